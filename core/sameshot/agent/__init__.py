@@ -1,0 +1,1 @@
+"""Node-local facts: registrations, dispatch, announce, verify, archive."""

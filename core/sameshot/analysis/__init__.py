@@ -1,0 +1,1 @@
+"""Manifest in; findings and a report out."""

@@ -1,0 +1,1 @@
+"""How anything outside talks to a job's coordinator."""

@@ -1,0 +1,1 @@
+"""One per job attempt: freeze, fan-out, poll, converge, publish."""

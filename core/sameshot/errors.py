@@ -1,0 +1,145 @@
+"""Every error that sameshot raises on purpose, drawn once.
+
+    SameshotError                      1   anything else that went wrong
+    ├── UsageError                     2   the request itself can't be served as written
+    │   ├── InvalidSpec                    an option is misspelt, unsupported or out of range
+    │   ├── PolicyRefused                  the capture policy of the job forbids it
+    │   └── RequestKeyConflict             the same request key came with another spec
+    ├── PartialCapture                 3   some ranks have no verified trace
+    ├── CaptureFailed                  4   no rank has a verified trace
+    ├── ManifestError                  4   a manifest is malformed, edited, empty or of an unknown version
+    ├── VerificationFailed             4   bytes differ from what the manifest states
+    ├── TraceError                     4   a trace file is not what it should be (kind, byte offset)
+    ├── UnknownCapture                 5   no coordinator and no archive knows this capture
+    ├── NoSuchJob                      6   no such job, or the job was never armed
+    │   └── NotArmed
+    ├── CaptureCancelled               7   a cancel was accepted before convergence
+    ├── TryAgain                      75   nothing is lost; the same call may succeed later
+    │   ├── Unreachable                    a coordinator, agent or daemon does not answer
+    │   └── StorageError                   the object store refused or lost a request
+    │       └── AlreadyExists              a conditional put found an object: never overwritten
+    └── Denied                        77   the caller may not do this
+
+`exit_code` is what the command line returns. Each message is one sentence or two: what happened, to which
+rank, pod or node, what was kept, and what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SameshotError(Exception):
+    """Something went wrong; the message says what, to whom, and what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(SameshotError):
+    """The request can't be served as it was written."""
+
+    exit_code = 2
+
+
+class InvalidSpec(UsageError):
+    """A capture option is misspelt, unsupported or out of range."""
+
+
+class PolicyRefused(UsageError):
+    """The job's capture policy forbids this capture."""
+
+
+class RequestKeyConflict(UsageError):
+    """A known request key was used with a different spec."""
+
+
+class PartialCapture(SameshotError):
+    """Some ranks have no verified trace."""
+
+    exit_code = 3
+
+
+class CaptureFailed(SameshotError):
+    """No rank has a verified trace."""
+
+    exit_code = 4
+
+
+class ManifestError(SameshotError):
+    """A manifest is malformed, edited, empty or of an unknown version."""
+
+    exit_code = 4
+
+
+class VerificationFailed(SameshotError):
+    """Bytes in the archive differ from what the manifest states."""
+
+    exit_code = 4
+
+
+class TraceError(SameshotError):
+    """A trace file is not what it should be.
+
+    `kind` is a `model.InvalidKind` value, `byte_offset` counts from the start of the *decoded* (uncompressed)
+    bytes, `event_index` counts the elements of `traceEvents`; both are None where they mean nothing.
+    """
+
+    exit_code = 4
+
+    def __init__(
+        self, kind: str, detail: str, *, byte_offset: int | None = None, event_index: int | None = None
+    ) -> None:
+        self.kind = kind
+        self.detail = detail
+        self.byte_offset = byte_offset
+        self.event_index = event_index
+        where = "" if byte_offset is None else f" at byte {byte_offset}"
+        if event_index is not None:
+            where += f" (event {event_index})"
+        super().__init__(f"{kind}{where}: {detail}")
+
+
+class UnknownCapture(SameshotError):
+    """No coordinator and no archive knows this capture."""
+
+    exit_code = 5
+
+
+class NoSuchJob(SameshotError):
+    """There is no such job."""
+
+    exit_code = 6
+
+
+class NotArmed(NoSuchJob):
+    """The job runs, but was never armed."""
+
+
+class CaptureCancelled(SameshotError):
+    """A cancel was accepted before the capture converged."""
+
+    exit_code = 7
+
+
+class TryAgain(SameshotError):
+    """Nothing is lost; the same call may succeed later."""
+
+    exit_code = 75
+
+
+class Unreachable(TryAgain):
+    """A coordinator, agent or profiler daemon does not answer."""
+
+
+class StorageError(TryAgain):
+    """The object store refused or lost a request."""
+
+
+class AlreadyExists(StorageError):
+    """A conditional put found an object under that name; it was not overwritten."""
+
+
+class Denied(SameshotError):
+    """The caller may not do this."""
+
+    exit_code = 77

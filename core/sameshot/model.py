@@ -1,0 +1,359 @@
+"""The values and enums of the domain. Pure: no I/O, no clock, no knowledge of any back end.
+
+The words are those of torch.distributed (rank, local rank, world size) and of docs/architecture.md
+(job, worker, generation, target, artifact, manifest). There is one word for each thing.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from typing import Any, Self
+
+import msgspec
+
+from sameshot.errors import InvalidSpec, PolicyRefused
+
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+
+
+class JobRef(msgspec.Struct, frozen=True, order=True):
+    """One attempt of one training job. `attempt` is the controller's own count (JobSet), else 0."""
+
+    namespace: str
+    name: str
+    uid: str
+    attempt: int = 0
+
+    @property
+    def path(self) -> str:
+        """Where captures of this attempt live below the archive: `<namespace>/<job>/<attempt>`."""
+        return f"{self.namespace}/{self.name}/{self.attempt}"
+
+    def __str__(self) -> str:
+        return self.path
+
+
+def check_name(name: str, what: str) -> str:
+    """Refuse a name that can't be one path segment everywhere (Kubernetes, object stores, file systems)."""
+    if not _NAME.fullmatch(name):
+        raise InvalidSpec(
+            f"{what} {name!r} is not usable as a name: start and end with a letter or digit and use only letters, "
+            "digits, '.', '_' and '-', at most 253 in all."
+        )
+    return name
+
+
+class Activity(enum.StrEnum):
+    """What Kineto records. Python functions come with `with_stack`, not from here."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    XPU = "xpu"
+    MTIA = "mtia"
+
+
+class CaptureSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to record, the same for every rank. Durations are integer milliseconds of wall clock.
+
+    `warmup_ms` is time in which the profiler runs and discards, so that its start-up cost is not in the trace; Kineto
+    takes whole seconds. `start_delay_ms` overrides the offered start (None: as soon as every poll can have seen it).
+    """
+
+    duration_ms: int = 2000
+    activities: tuple[Activity, ...] = (Activity.CPU, Activity.CUDA)
+    with_stack: bool = False
+    record_shapes: bool = False
+    profile_memory: bool = False
+    with_flops: bool = False
+    warmup_ms: int = 1000
+    start_delay_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.duration_ms <= 3_600_000:
+            raise InvalidSpec(f"A window of {self.duration_ms} ms is out of range; ask for 1 ms to 1 h.")
+        if not self.activities:
+            raise InvalidSpec(f"No activity was named; choose from {_names(Activity)}.")
+        if len(set(self.activities)) != len(self.activities):
+            raise InvalidSpec("An activity is named twice.")
+        if self.warmup_ms < 0 or self.warmup_ms % 1000 or self.warmup_ms > 60_000:
+            raise InvalidSpec(f"A warm-up of {self.warmup_ms} ms is impossible: Kineto takes whole seconds, 0 to 60.")
+        if self.start_delay_ms is not None and not 0 <= self.start_delay_ms <= 600_000:
+            raise InvalidSpec(f"A start delay of {self.start_delay_ms} ms is out of range; ask for 0 to 10 min.")
+
+    @classmethod
+    def of(cls, options: dict[str, Any]) -> Self:
+        """Build from named options; a misspelt or unsupported one is an `InvalidSpec`, never ignored."""
+        try:
+            return msgspec.convert(options, cls)
+        except msgspec.ValidationError as error:
+            raise InvalidSpec(
+                f"The capture spec is not valid: {error}; known options are {', '.join(cls.__struct_fields__)}, "
+                f"activities are {_names(Activity)}."
+            ) from None
+
+    @property
+    def digest(self) -> str:
+        """Equal specs have equal digests; used to refuse one request key for two specs."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
+
+
+class CapturePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a job allows, checked by the coordinator before anything is dispatched."""
+
+    max_duration_ms: int = 10_000
+    max_duration_with_stack_ms: int = 2_000
+    min_interval_ms: int = 0
+    max_captures_at_once: int = 4
+
+    def check(self, spec: CaptureSpec, *, unfinished: int, since_last_ms: int | None) -> None:
+        """Raise `PolicyRefused` where `spec` asks for more than this policy allows.
+
+        `unfinished` counts captures of the job that have not converged; `since_last_ms` is the time since the last
+        one was accepted (None: there was none).
+        """
+        limit = self.max_duration_with_stack_ms if spec.with_stack else self.max_duration_ms
+        if spec.duration_ms > limit:
+            stacks = " with Python stacks" if spec.with_stack else ""
+            raise PolicyRefused(
+                f"The policy of this job allows a window of {limit} ms{stacks}, {spec.duration_ms} ms was asked for."
+            )
+        if unfinished >= self.max_captures_at_once:
+            raise PolicyRefused(
+                f"{unfinished} captures of this job are still running and its policy allows "
+                f"{self.max_captures_at_once} at once; wait for one, or cancel one."
+            )
+        if since_last_ms is not None and since_last_ms < self.min_interval_ms:
+            raise PolicyRefused(
+                f"The last capture of this job is {since_last_ms} ms old and its policy asks for {self.min_interval_ms} "
+                "ms between captures; try again later."
+            )
+
+
+class BoundBy(enum.StrEnum):
+    """How a trace proves whose it is: our uuid inside its bytes, or only the path it was written to."""
+
+    BYTES = "bytes"
+    PATH = "path"
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who a target is. Everything but the rank may be unknown: a rank that nobody registered has only its rank."""
+
+    rank: int | None = None
+    local_rank: int | None = None
+    pod: str | None = None
+    pod_uid: str | None = None
+    node: str | None = None
+    container: str | None = None
+    host: str | None = None
+    pid: int | None = None
+    registration: str | None = None
+    bound_by: BoundBy = BoundBy.BYTES
+
+
+class Phase(enum.StrEnum):
+    """How far a worker's registration has come."""
+
+    CANDIDATE = "candidate"  # torch is being imported under a rank's environment
+    CONFIRMED = "confirmed"  # init_process_group returned; observed numbers override the environment
+    EXITING = "exiting"  # the interpreter is ending: nothing more may be dispatched
+
+
+REGISTRATION_SCHEMA = "sameshot.dev/registration/v1"
+
+
+class Registration(msgspec.Struct, frozen=True):
+    """What the hook writes about one worker, as `$SAMESHOT_DIR/workers/<uuid>.json` (atomically).
+
+    The same names are spelt in `hook/`, which may not import this module. `start_ticks` is field 22 of
+    /proc/<pid>/stat (clock ticks since boot), so pid and start time together tell incarnations apart. `ancestors` are
+    pids upwards from the parent, in the worker's pid namespace. `rank` is None until a process started by
+    `mp.spawn` has joined its process group.
+    """
+
+    uuid: str
+    pid: int
+    start_ticks: int
+    job: JobRef
+    schema: str = REGISTRATION_SCHEMA
+    phase: Phase = Phase.CANDIDATE
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    local_world_size: int | None = None
+    ancestors: tuple[int, ...] = ()
+    groups: tuple[str, ...] = ()
+    node: str | None = None
+    pod: str | None = None
+    pod_uid: str | None = None
+    container: str = "main"
+    host: str | None = None
+    torch_version: str | None = None
+    kineto_job_id: int = 0
+    job_name: str | None = None  # the PT_PROFILER_JOB_NAME in force; ours is `sameshot/<uuid>`
+    restart_count: int | None = None  # torchrun's; information only
+    registered_at_ns: int = 0
+    updated_at_ns: int = 0
+
+    @property
+    def bound_by(self) -> BoundBy:
+        """A user's own PT_PROFILER_JOB_NAME is respected, and then only the path binds the trace."""
+        return BoundBy.BYTES if self.job_name == f"sameshot/{self.uuid}" else BoundBy.PATH
+
+    @property
+    def target_id(self) -> str:
+        """`<pod or node>/<container>/<local rank>`: a logical worker, whatever its incarnation."""
+        return f"{self.pod or self.node or 'node'}/{self.container}/{self.local_rank}"
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(
+            rank=self.rank,
+            local_rank=self.local_rank,
+            pod=self.pod,
+            pod_uid=self.pod_uid,
+            node=self.node,
+            container=self.container,
+            host=self.host,
+            pid=self.pid,
+            registration=self.uuid,
+            bound_by=self.bound_by,
+        )
+
+
+class TargetState(enum.IntEnum):
+    """The strongest fact that was really observed about one target, weakest first. States never go back."""
+
+    PENDING = 0  # in the set; nothing was sent
+    DISPATCHED = 1  # its agent accepted the request and wrote it down
+    QUEUED = 2  # the profiler daemon holds or triggered the config: the strongest claim of stock dynolog
+    CONSUMED = 3  # the worker's Kineto fetched the config (only the broker can see this)
+    ANNOUNCED = 4  # a file with its final name was seen and moved into the spool
+    VERIFIED = 5  # every byte was read: a well-formed trace of this very worker
+    ARCHIVED = 6  # durable storage confirmed it; terminal
+    FAILED = 7  # terminal, with a reason
+
+    @property
+    def terminal(self) -> bool:
+        return self in (TargetState.ARCHIVED, TargetState.FAILED)
+
+
+class FailureReason(enum.StrEnum):
+    """Why a target has no verified, archived trace."""
+
+    NEVER_REGISTERED = "NEVER_REGISTERED"  # no worker ever covered this rank
+    STALE_REGISTRATION = "STALE_REGISTRATION"  # the worker was replaced by another incarnation
+    WORKER_EXITED = "WORKER_EXITED"  # its lock was released before a trace appeared
+    NO_ROOM = "NO_ROOM"  # the window might not fit on the node: refused before dispatch
+    NOT_MATCHED = "NOT_MATCHED"  # the profiler daemon never knew the process
+    BUSY = "BUSY"  # the daemon's slot for the process never became free
+    MISSING = "MISSING"  # no final file by the announce deadline
+    EMPTY = "EMPTY"  # a valid trace without a single recorded event, or a file of 0 bytes
+    INVALID = "INVALID"  # not a well-formed Kineto trace; kind and byte offset in the detail
+    WRONG_IDENTITY = "WRONG_IDENTITY"  # the bytes name another worker or rank
+    UNSAFE_FILE = "UNSAFE_FILE"  # a link, FIFO, socket or foreign file stood where the trace should be
+    VERIFY_FAILED = "VERIFY_FAILED"  # the verifier itself broke (out of memory, killed) more than once
+    VERIFY_TIMEOUT = "VERIFY_TIMEOUT"
+    ARCHIVE_FAILED = "ARCHIVE_FAILED"  # storage refused or the disk is full; bytes are kept in the spool
+    ARCHIVE_TIMEOUT = "ARCHIVE_TIMEOUT"
+    AGENT_UNREACHABLE = "AGENT_UNREACHABLE"
+    CANCELLED = "CANCELLED"
+
+
+class InvalidKind(enum.StrEnum):
+    """What is wrong with the bytes of a trace."""
+
+    EMPTY = "empty"  # no bytes, or no recorded event
+    TRUNCATED = "truncated"  # the file ends in the middle
+    UTF8 = "utf8"  # not UTF-8
+    JSON = "json"  # not JSON
+    NON_FINITE = "non_finite"  # NaN, Infinity, or a number beyond float64 (1e400)
+    BOM = "bom"
+    DEPTH = "depth"  # nested deeper than 64
+    DUPLICATE_EVENTS = "duplicate_events"  # two `traceEvents`
+    NO_EVENTS_KEY = "no_events_key"  # JSON, but without `traceEvents`
+    NOT_A_TRACE = "not_a_trace"  # JSON of another kind, or events that are not objects
+    COMPRESSION = "compression"  # broken gzip/zstd stream, or a second member
+    IDENTITY = "identity"  # another registration uuid or rank
+
+
+class RawBytes(msgspec.Struct, frozen=True):
+    """The bytes of a trace that failed verification, kept beside the failure record."""
+
+    uri: str
+    size: int
+    sha256: str
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a target failed; `last_state` is the strongest fact known before."""
+
+    reason: FailureReason
+    detail: str
+    last_state: TargetState = TargetState.PENDING
+    raw: RawBytes | None = None
+
+
+class Encoding(enum.StrEnum):
+    IDENTITY = "identity"
+    GZIP = "gzip"
+
+
+class Columns(msgspec.Struct, frozen=True):
+    """The same events as Parquet, written by the verifier in the same pass."""
+
+    uri: str
+    size: int
+    sha256: str
+    schema: str
+
+
+class Artifact(msgspec.Struct, frozen=True):
+    """An archived, verified trace. `uri` is relative to the manifest, `size`/`sha256` are of the stored bytes,
+    `raw_*` of the decoded JSON. `window_*_ns` is CLOCK_REALTIME of that host, first to last recorded event."""
+
+    uri: str
+    size: int
+    sha256: str
+    encoding: Encoding
+    raw_size: int
+    raw_sha256: str
+    window_start_ns: int
+    window_end_ns: int
+    media_type: str = "application/json"
+    late_start: bool = False
+    columns: Columns | None = None
+
+
+class Outcome(enum.StrEnum):
+    """How a capture ended. UNKNOWN is never written to a manifest."""
+
+    SUCCEEDED = "SUCCEEDED"
+    PARTIAL = "PARTIAL"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    UNKNOWN = "UNKNOWN"
+
+
+class CaptureState(enum.StrEnum):
+    """Where a capture is. The four outcomes and UNKNOWN are terminal."""
+
+    WAITING = "WAITING"  # accepted; another capture of the job holds the slot
+    DISPATCHING = "DISPATCHING"  # targets are being frozen and dispatched
+    COLLECTING = "COLLECTING"  # the set is frozen; facts are coming in
+    PUBLISHING = "PUBLISHING"  # converged; the manifest is on its way
+    SUCCEEDED = "SUCCEEDED"
+    PARTIAL = "PARTIAL"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    UNKNOWN = "UNKNOWN"
+
+    @property
+    def terminal(self) -> bool:
+        return self.value in Outcome.__members__
+
+
+def _names(of: type[enum.StrEnum]) -> str:
+    return ", ".join(member.value for member in of)

@@ -1,0 +1,1 @@
+"""How a node talks to Kineto: config text, stock dynolog over RPC, and the embedded broker."""

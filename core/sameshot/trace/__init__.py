@@ -1,0 +1,1 @@
+"""One trace file: verify, compress, hand out decoded events."""

@@ -1,0 +1,57 @@
+"""The shape of one decoded trace event, as the verifier hands it to a sink and analysis reads it.
+
+Only fields that somebody uses are decoded; everything else is checked for well-formedness and skipped. Field types
+are as loose as real traces are (`ts` arrives as int, float or string; pid and tid as int or string; any argument may be
+null), so a strange value is never mistaken for a broken file.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+
+class EventArgs(msgspec.Struct, gc=False):
+    """Arguments of an event that analysis uses, under Kineto's own names (libkineto output_json.cpp)."""
+
+    correlation: Any = None
+    external_id: Any = msgspec.field(default=None, name="External id")
+    stream: Any = None
+    device: Any = None
+    bytes: Any = None
+    sequence_number: Any = msgspec.field(default=None, name="Sequence number")
+    collective_name: Any = msgspec.field(default=None, name="Collective name")
+    in_msg_nelems: Any = msgspec.field(default=None, name="In msg nelems")
+    out_msg_nelems: Any = msgspec.field(default=None, name="Out msg nelems")
+    group_size: Any = msgspec.field(default=None, name="Group size")
+    dtype: Any = None
+    process_group_name: Any = msgspec.field(default=None, name="Process Group Name")
+    process_group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
+    process_group_description: Any = msgspec.field(default=None, name="Process Group Description")
+    collective_sequence: Any = msgspec.field(default=None, name="Seq")
+    input_dims: Any = msgspec.field(default=None, name="Input Dims")
+    name: Any = None  # of metadata events: process_name, thread_name
+
+
+class Event(msgspec.Struct, gc=False):
+    """One element of `traceEvents`. `ts` and `dur` are microseconds after the trace's base time, as written."""
+
+    ph: str = ""
+    cat: str | None = ""
+    name: Any = ""
+    ts: int | float | str | None = None
+    dur: int | float | str | None = None
+    pid: int | float | str | None = None
+    tid: int | float | str | None = None
+    id: Any = None
+    args: EventArgs | None = None
+
+
+class EventSink(Protocol):
+    """Receives every decoded block of a trace while it is being verified.
+
+    A sink must not assume that the trace is valid until verification returned: a later byte may prove it broken.
+    """
+
+    def block(self, events: list[Event]) -> None: ...
