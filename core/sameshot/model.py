@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
+from collections.abc import Iterable
 from typing import Any, Self
 
 import msgspec
@@ -126,8 +127,8 @@ class CapturePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
         if since_last_ms is not None and since_last_ms < self.min_interval_ms:
             raise PolicyRefused(
-                f"The last capture of this job is {since_last_ms} ms old and its policy asks for {self.min_interval_ms} "
-                "ms between captures; try again later."
+                f"The last capture of this job is {since_last_ms} ms old and its policy asks for "
+                f"{self.min_interval_ms} ms between captures; try again later."
             )
 
 
@@ -357,3 +358,46 @@ class CaptureState(enum.StrEnum):
 
 def _names(of: type[enum.StrEnum]) -> str:
     return ", ".join(member.value for member in of)
+
+
+class Worker(msgspec.Struct, frozen=True):
+    """One registration with what its node observes about it right now."""
+
+    registration: Registration
+    alive: bool = False  # its record lock is held
+    current: bool = False  # the live registration of its (pod, container, local rank)
+    last_poll_age_s: float | None = None  # broker only
+    note: str = ""  # why it is not current or not usable
+
+
+class TargetFact(msgspec.Struct, frozen=True):
+    """The strongest fact known about one target. Level-triggered: safe to lose, to duplicate and to reorder."""
+
+    target_id: str
+    identity: Identity = Identity()
+    state: TargetState = TargetState.PENDING
+    note: str = ""  # what it waits for, in a word or a short sentence (NOT_MATCHED, BUSY, uploading 3 of 8 parts)
+    artifact: Artifact | None = None  # set exactly when ARCHIVED
+    failure: Failure | None = None  # set exactly when FAILED
+    late_start: bool | None = None  # None: not known
+    announced_bytes: int | None = None  # size of the file, from ANNOUNCED on
+    last_poll_age_s: float | None = None
+
+
+def keyed_capture_id(job: JobRef, caller: str, request_key: str, n: int) -> str:
+    """The id of the n-th capture of one request key: derived, so that a restarted coordinator finds it again."""
+    body = msgspec.json.encode([job.uid, job.attempt, caller, request_key, n])
+    return hashlib.sha256(body).hexdigest()[:32]
+
+
+def unkeyed_capture_id(now_ns: int, entropy: bytes) -> str:
+    """A UUIDv7 (RFC 9562, 5.7) as 32 hex digits: sorts by time. `entropy` is 10 random bytes."""
+    value = (now_ns // 1_000_000) << 80 | int.from_bytes(entropy, "big") & ((1 << 80) - 1)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return f"{value:032x}"
+
+
+def generation_of(registrations: Iterable[str]) -> str:
+    """Names a set of workers: 12 hex digits of the sha256 over their sorted registration uuids."""
+    return hashlib.sha256("\n".join(sorted(registrations)).encode()).hexdigest()[:12]
