@@ -17,6 +17,7 @@
     ├── TryAgain                      75   nothing is lost; the same call may succeed later
     │   ├── Unreachable                    a coordinator, agent or daemon does not answer
     │   └── StorageError                   the object store refused or lost a request
+    │       ├── NotFound                   there is no object under that name
     │       └── AlreadyExists              a conditional put found an object: never overwritten
     └── Denied                        77   the caller may not do this
 
@@ -133,6 +134,10 @@ class Unreachable(TryAgain):
 
 class StorageError(TryAgain):
     """The object store refused or lost a request."""
+
+
+class NotFound(StorageError):
+    """There is no object under that name."""
 
 
 class AlreadyExists(StorageError):

@@ -17,6 +17,7 @@ import msgspec
 from sameshot.errors import InvalidSpec, PolicyRefused
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 class JobRef(msgspec.Struct, frozen=True, order=True):
@@ -44,6 +45,24 @@ def check_name(name: str, what: str) -> str:
             "digits, '.', '_' and '-', at most 253 in all."
         )
     return name
+
+
+def path_problem(path: str) -> str | None:
+    """Why `path` is no name below some root (None: it is one). Object keys and the URIs in a manifest are such names.
+
+    It is taken literally (never percent-decoded), separated by `/`, and can't lead out of the root on any store.
+    """
+    if not path:
+        return "it is empty"
+    if not path.isprintable() or "\\" in path:
+        return "it has a control character or a backslash"
+    if path.startswith("/") or _SCHEME.match(path):
+        return "it is absolute"
+    if not {"", ".", ".."}.isdisjoint(path.split("/")):
+        return "it has an empty, '.' or '..' segment"
+    if len(path.encode()) > 1024:  # the limit of S3
+        return "it is longer than 1024 bytes"
+    return None
 
 
 class Activity(enum.StrEnum):
