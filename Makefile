@@ -1,0 +1,57 @@
+# Everything a fresh machine needs is Python >= 3.11 with venv, and make.
+#
+#   make demo        a real two-node training job, captured twice while it runs (demo-out/report.html)
+#   make test        unit, property and live-capture tests, under 10 minutes on 2 cores
+#   make test-full   the slow and large rest: repeated runs, 2 GiB files, faults
+#   make lint        ruff, mypy (3.11, 3.12, 3.13), import layers, generated code is current
+#   make bench       speed and memory, as ratios measured in one run (docs/performance.md)
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+ARGS ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test test-full lint bench constraints generate clean
+
+demo: $(READY)
+	$(BIN)/sameshot demo --out demo-out $(if $(KEEP),--keep) $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not full" $(ARGS)
+
+test-full: $(READY)
+	$(BIN)/python -m pytest -m full $(ARGS)
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.12
+	$(BIN)/mypy --python-version 3.13
+	$(BIN)/lint-imports
+	PYTHON=$(abspath $(BIN))/python sh core/sameshot/api/generate.sh --check
+
+bench: $(READY)
+	@for bench in bench/bench_*.py; do echo "== $$bench"; $(BIN)/python $$bench || exit 1; done
+
+generate: $(READY)
+	PYTHON=$(abspath $(BIN))/python sh core/sameshot/api/generate.sh
+
+# torch by name first: resolvers that see a range pick a build with gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "sameshot needs Python 3.11 or newer; set PYTHON=python3.11 (or 3.12, 3.13)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+# Pin what is installed now, after an upgrade was tried on purpose.
+constraints: $(READY)
+	$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check | sed 's/+cpu$$//' > constraints.txt
+
+clean:
+	rm -rf $(VENV) demo-out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

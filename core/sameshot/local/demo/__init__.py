@@ -1,0 +1,1 @@
+"""`make demo`: a real two-node job on one machine, captured twice while it runs."""

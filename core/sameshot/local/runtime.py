@@ -1,0 +1,72 @@
+"""The runtime directory: how a terminal finds the jobs that run on this machine.
+
+    <root>/<run id>/job.json        what runs and where its coordinator listens (read by client/local.py)
+    <root>/<run id>/alive.lock      locked for as long as the run lives
+    <root>/<run id>/n<i>/           $SAMESHOT_DIR of node i: ipc/ workers/ captures/
+    <root>/<run id>/spool-n<i>/     traces on their way to the archive
+    <root>/<run id>/*.log           what agents and coordinator said
+
+The root is private to its owner (mode 0700, checked): whoever can write there could pose as a worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from sameshot.client.local import JobInfo, runtime_root, write_job_file
+from sameshot.errors import SameshotError
+
+
+class RunFolder:
+    """One run's folder, locked while it lives."""
+
+    def __init__(self, path: Path, lock_fd: int) -> None:
+        self.path = path
+        self._lock_fd = lock_fd
+
+    @classmethod
+    def create(cls, root: Path | None = None) -> RunFolder:
+        """Make and lock a new folder below the runtime root."""
+        base = root or runtime_root()
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = base.lstat()
+        if state.st_uid != os.geteuid() or state.st_mode & 0o077 or not base.is_dir() or base.is_symlink():
+            raise SameshotError(
+                f"The runtime directory {base} must be a directory of yours with mode 0700; mend it or set "
+                "SAMESHOT_RUNTIME_DIR to another one."
+            )
+        path = base / secrets.token_hex(4)
+        path.mkdir(mode=0o700)
+        lock_fd = os.open(path / "alive.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return cls(path, lock_fd)
+
+    def announce(self, info: JobInfo) -> None:
+        """From now on `sameshot jobs` shows this run."""
+        write_job_file(self.path, info)
+
+    def add_node(self, folder: Path) -> None:
+        """Make a node's `$SAMESHOT_DIR`. Kineto needs the socket directory before torch is imported."""
+        for part in ("ipc", "workers", "captures"):
+            (folder / part).mkdir(parents=True, exist_ok=True)
+
+    def left_behind(self) -> list[Path]:
+        """Trace bytes that never reached the archive."""
+        return sorted(
+            path
+            for spool in self.path.glob("spool-*")
+            for path in spool.rglob("*")
+            if path.is_file() and path.suffix != ".json" or path.name.startswith("trace")
+        )
+
+    def close(self, *, keep: bool) -> None:
+        """Unlock, and remove the folder unless something in it is still worth having."""
+        with contextlib.suppress(OSError):
+            os.close(self._lock_fd)
+        if not keep:
+            shutil.rmtree(self.path, ignore_errors=True)
