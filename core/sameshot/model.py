@@ -57,7 +57,7 @@ def path_problem(path: str) -> str | None:
     if not path.isprintable() or "\\" in path:
         return "it has a control character or a backslash"
     if path.startswith("/") or _SCHEME.match(path):
-        return "it is absolute"
+        return "it is absolute or has a scheme"
     if not {"", ".", ".."}.isdisjoint(path.split("/")):
         return "it has an empty, '.' or '..' segment"
     if len(path.encode()) > 1024:  # the limit of S3
