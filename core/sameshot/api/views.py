@@ -1,0 +1,87 @@
+"""What a coordinator answers, as values: the same names as in sameshot.proto, so `convert` serves them all."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, JobRef, Outcome, TargetFact, Worker
+
+# A job of thousands of ranks makes messages of several MB; gRPC's own limit is 4 MB. Both sides allow this much.
+MAX_MESSAGE_BYTES = 64 << 20
+
+
+class CaptureView(msgspec.Struct, frozen=True, kw_only=True):
+    """One capture as its coordinator (or, for `from_archive`, its manifest) knows it now.
+
+    `n` counts the captures of one request key from 1 on. `published`: the manifest is in the archive; a terminal
+    capture without it keeps its traces in the archive, and `note` says what stands in the way. `withdrawn` says in
+    words what a cancel really did. `targets` are sorted by rank and empty in lists.
+    """
+
+    capture_id: str
+    job: JobRef
+    series: str = ""
+    caller: str = ""
+    request_key: str = ""
+    n: int = 1
+    spec: CaptureSpec = CaptureSpec()
+    state: CaptureState = CaptureState.WAITING
+    note: str = ""
+    backend: str = ""
+    world_size: int | None = None
+    generation: str = ""
+    accepted_at_ns: int = 0
+    start_at_ns: int | None = None
+    common_window_ns: int | None = None
+    frozen_at_ns: int | None = None
+    converged_at_ns: int | None = None
+    published: bool = False
+    manifest_uri: str = ""
+    cancel_requested: bool = False
+    withdrawn: str = ""
+    expected: int = 0
+    archived: int = 0
+    failed: int = 0
+    targets: tuple[TargetFact, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended; None while it runs."""
+        return Outcome(self.state.value) if self.state.terminal else None
+
+
+class AgentStatus(msgspec.Struct, frozen=True):
+    """Whether a node's agent answered the last question, and if not, what is known."""
+
+    address: str
+    node: str = ""
+    reachable: bool = False
+    detail: str = ""
+
+
+class WorkersView(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is registered in a job right now, and which ranks nobody covers."""
+
+    job: JobRef
+    workers: tuple[Worker, ...] = ()
+    agents: tuple[AgentStatus, ...] = ()
+    generation: str = ""
+    world_size: int | None = None
+    missing_ranks: tuple[int, ...] = ()
+
+
+class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
+    """What a coordinator serves and what it allows."""
+
+    job: JobRef
+    series: str = ""
+    version: str = ""
+    backend: str = ""
+    archive: str = ""
+    policy: CapturePolicy = CapturePolicy()
+
+
+def by_rank(fact: TargetFact) -> tuple[bool, int, str]:
+    """Sort key of targets: rank, unknown ranks last, then target_id."""
+    rank = fact.identity.rank
+    return rank is None, rank or 0, fact.target_id
