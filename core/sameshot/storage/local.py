@@ -1,0 +1,190 @@
+"""A directory as an object store: whole files only, under their final name only when they are safely on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import hashlib
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+from sameshot.errors import AlreadyExists, NotFound, StorageError
+from sameshot.storage.retry import retrying
+
+_T = TypeVar("_T")
+_BLOCK = 1 << 20
+_TEMPORARY = ".sameshot-"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOTHING_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
+class LocalBackend:
+    """Blocking file operations, run in threads. One that hangs (a dead NFS server) is abandoned at its deadline."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def uri(self, key: str) -> str:
+        return self._path(key).as_uri()
+
+    async def put_file(self, key: str, path: Path, size: int, sha256: str, deadline_s: float) -> None:
+        final = self._path(key)
+        await self._run(f"Copying {path} to {final}", deadline_s, lambda: _copy(path, final, size, sha256))
+
+    async def put_new(self, key: str, data: bytes, deadline_s: float) -> None:
+        final = self._path(key)
+        await self._run(f"Writing {final}", deadline_s, lambda: _create(final, data))
+
+    async def get(self, key: str, deadline_s: float) -> bytes:
+        return await self._run(f"Reading {self._path(key)}", deadline_s, lambda: self.get_sync(key, deadline_s))
+
+    async def size(self, key: str, deadline_s: float) -> int | None:
+        path = self._path(key)
+
+        def look() -> int | None:
+            try:
+                return path.stat().st_size if path.is_file() else None
+            except OSError as error:
+                raise _storage_error(f"Looking at {path}", error) from error
+
+        return await self._run(f"Looking at {path}", deadline_s, look)
+
+    async def list(self, prefix: str, deadline_s: float) -> list[str]:
+        folder = self._root / prefix
+        return await self._run(f"Listing {folder}", deadline_s, lambda: sorted(self._keys(folder)))
+
+    def get_sync(self, key: str, deadline_s: float) -> bytes:
+        with self.open_read(key, deadline_s) as stream:
+            try:
+                return stream.read()
+            except OSError as error:
+                raise _storage_error(f"Reading {self._path(key)}", error) from error
+
+    def open_read(self, key: str, deadline_s: float) -> BinaryIO:
+        path = self._path(key)
+        try:
+            if path.exists() and not path.is_file():  # opening a FIFO would block
+                raise NotFound(f"There is no file {path}.")
+            return path.open("rb")
+        except _NOTHING_THERE:
+            raise NotFound(f"There is no file {path}.") from None
+        except OSError as error:
+            raise _storage_error(f"Opening {path}", error) from error
+
+    def _path(self, key: str) -> Path:
+        return self._root / key
+
+    def _keys(self, folder: Path) -> Iterator[str]:
+        def fail(error: OSError) -> None:
+            if not isinstance(error, _NOTHING_THERE):
+                raise _storage_error(f"Listing {folder}", error) from error
+
+        for where, _, names in os.walk(folder, onerror=fail):
+            for name in names:
+                if not name.startswith(_TEMPORARY):
+                    yield (Path(where) / name).relative_to(self._root).as_posix()
+
+    async def _run(self, what: str, deadline_s: float, work: Callable[[], _T]) -> _T:
+        return await retrying(what, deadline_s, lambda: asyncio.to_thread(work), lambda _: False, str)
+
+
+def _copy(source: Path, final: Path, size: int, sha256: str) -> None:
+    """Copy, hash on the way, sync, and only then rename: the name never stands for other or fewer bytes."""
+    digest, copied = hashlib.sha256(), 0
+    with _temporary_beside(final) as (temporary, out):
+        try:
+            with source.open("rb") as stream:
+                while block := stream.read(_BLOCK):
+                    digest.update(block)
+                    copied += len(block)
+                    _write(out, block, final, kept=source)
+        except OSError as error:
+            raise StorageError(f"Reading {source} for the archive failed: {error}; nothing was stored.") from error
+        if (copied, digest.hexdigest()) != (size, sha256):
+            raise StorageError(source_changed(source, size, copied))
+        _commit(final, out, lambda: os.replace(temporary, final))
+
+
+def _create(final: Path, data: bytes) -> None:
+    """A hard link, unlike a rename, fails where the name is taken: also between processes and over NFS."""
+    with _temporary_beside(final) as (temporary, out):
+        _write(out, data, final)
+        try:
+            _commit(final, out, lambda: os.link(temporary, final))
+        except FileExistsError:
+            raise AlreadyExists(f"{final} is there already; it was left as it is.") from None
+
+
+@contextlib.contextmanager
+def _temporary_beside(final: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    temporary = final.parent / f"{_TEMPORARY}{uuid.uuid4().hex}.tmp"
+    try:
+        _make_folders(final.parent)
+        out = temporary.open("xb", buffering=0)
+    except OSError as error:
+        raise _storage_error(f"Writing to {final.parent}", error) from error
+    try:
+        with out:
+            yield temporary, out
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _write(out: BinaryIO, data: bytes, final: Path, kept: Path | None = None) -> None:
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[out.write(view) :]
+    except OSError as error:
+        raise _storage_error(f"Writing {final}", error, kept) from error
+
+
+def _commit(final: Path, out: BinaryIO, name_it: Callable[[], None]) -> None:
+    try:
+        os.fsync(out.fileno())  # a full disk may only be noticed here
+        name_it()
+        _sync_folder(final.parent)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise _storage_error(f"Writing {final}", error) from error
+
+
+def _make_folders(folder: Path) -> None:
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True)
+        _sync_folder(each.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _storage_error(what: str, error: OSError, kept: Path | None = None) -> StorageError:
+    keeps = f" {kept} is kept." if kept else ""
+    if error.errno in _FULL:
+        return StorageError(
+            f"{what} failed, no space is left for it ({error.strerror}).{keeps} Make room and try again."
+        )
+    return StorageError(f"{what} failed: {error.strerror or error}.{keeps}")
+
+
+def source_changed(source: Path, size: int, found: int) -> str:
+    """The message for a local file that is no longer what was verified."""
+    state = (
+        f"it has {found} bytes, {size} were verified" if found != size else "its sha256 is no longer the verified one"
+    )
+    return f"{source} changed after it was verified ({state}); it was not stored, and it is kept as it is."

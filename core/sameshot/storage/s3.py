@@ -1,0 +1,273 @@
+"""S3 through obstore (the Rust object_store crate): parts in parallel, checksums that the store compares.
+
+Two clients. One retries inside (503, lost and slow connections), so that a multipart upload repeats a part and not the
+file. The other does not, because a conditional put must know whether an earlier attempt may have arrived; obstore
+itself never repeats one whose answer was lost (measured), and behind a 503 it would take its own object for another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import os
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    GenericError,
+    NotModifiedError,
+    PreconditionError,
+)
+from obstore.store import S3Store
+
+from sameshot.errors import AlreadyExists, NotFound, StorageError
+from sameshot.storage.local import source_changed
+from sameshot.storage.retry import attempt_limit_s, retrying, retrying_sync
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, RetryConfig
+
+_PART = 8 << 20
+_MAX_PARTS = 9_000  # S3 takes 10,000
+_PARALLEL_PARTS = 3
+_READ = 4 << 20
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+class _Unsettled(Exception):
+    """A conditional put met another one that had not ended, and then there was no object (409 on S3)."""
+
+
+# obstore tells apart 401, 403, 404, 409 and 412; every other status is a GenericError with the status in its text. Of
+# these only a client's own mistakes are final. A body that arrived damaged is not one: it is sent again.
+_FINAL_STATUS = re.compile(r"status code: (?:3\d\d|40[0-7])")
+_DAMAGED_ON_THE_WAY = re.compile(
+    r"BadDigest|InvalidDigest|ContentSHA256Mismatch|ChecksumMismatch|IncompleteBody|RequestTimeout"
+)
+
+
+def _again(error: Exception) -> bool:
+    if not isinstance(error, GenericError):
+        return isinstance(error, _Unsettled)
+    said = str(error)
+    return not _FINAL_STATUS.search(said) or bool(_DAMAGED_ON_THE_WAY.search(said))
+
+
+class S3Backend:
+    def __init__(self, bucket: str, prefix: str, url: str, deadline_s: float) -> None:
+        self._url = url
+        options: ClientConfig = {"timeout": timedelta(seconds=attempt_limit_s(deadline_s))}
+        if any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
+            options["allow_http"] = True
+        config: dict[str, Any] = {"prefix": prefix or None, "checksum_algorithm": "SHA256", "conditional_put": "etag"}
+        patient: RetryConfig = {
+            "max_retries": 100,
+            "retry_timeout": timedelta(seconds=min(240, deadline_s * 0.75)),  # longer might outlive the credentials
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=100),
+                "max_backoff": timedelta(seconds=min(5, deadline_s / 10)),
+                "base": 2,
+            },
+        }
+        self._patient = S3Store(bucket, client_options=options, retry_config=patient, **config)
+        self._plain = S3Store(bucket, client_options=options, retry_config={"max_retries": 0}, **config)
+
+    def uri(self, key: str) -> str:
+        return f"{self._url}/{key}"
+
+    async def put_file(self, key: str, path: Path, size: int, sha256: str, deadline_s: float) -> None:
+        what = f"Uploading {path} to {self.uri(key)}"
+
+        async def upload() -> None:
+            source = _Source(path, size, sha256)
+            if size <= _PART:
+                await obstore.put_async(self._patient, key, await source.whole(), use_multipart=False)
+            else:
+                part = max(_PART, -(-size // _MAX_PARTS))
+                await obstore.put_async(
+                    self._patient, key, source.blocks(), chunk_size=part, max_concurrency=_PARALLEL_PARTS
+                )
+            stored = (await obstore.head_async(self._patient, key))["size"]
+            if stored != size:
+                raise StorageError(f"{self.uri(key)} has {stored} bytes after the upload of {size}; {path} is kept.")
+
+        try:
+            await retrying(what, deadline_s, upload, _again, _explain)
+        except (BaseError, OSError) as error:
+            raise self._refused(what, error) from None
+
+    async def put_new(self, key: str, data: bytes, deadline_s: float) -> None:
+        what = f"Creating {self.uri(key)}"
+        may_have_arrived = False
+
+        async def create() -> None:
+            nonlocal may_have_arrived
+            try:
+                await obstore.put_async(self._plain, key, data, mode="create", use_multipart=False)
+            except GenericError:
+                may_have_arrived = True
+                raise
+            except (AlreadyExistsError, PreconditionError, NotModifiedError):
+                there = await self._whole(key)
+                if there is None:
+                    raise _Unsettled from None
+                if not (may_have_arrived and there == data):
+                    raise AlreadyExists(f"{self.uri(key)} is there already; it was left as it is.") from None
+
+        try:
+            await retrying(what, deadline_s, create, _again, _explain)
+        except (BaseError, OSError) as error:
+            raise self._refused(what, error) from None
+
+    async def get(self, key: str, deadline_s: float) -> bytes:
+        what = f"Reading {self.uri(key)}"
+        try:
+            data = await retrying(what, deadline_s, lambda: self._whole(key), _again, _explain)
+        except (BaseError, OSError) as error:
+            raise self._refused(what, error) from None
+        if data is None:
+            raise NotFound(f"There is no object {self.uri(key)}.")
+        return data
+
+    async def size(self, key: str, deadline_s: float) -> int | None:
+        what = f"Looking at {self.uri(key)}"
+
+        async def look() -> int | None:
+            try:
+                return (await obstore.head_async(self._plain, key))["size"]
+            except FileNotFoundError:
+                return None
+
+        try:
+            return await retrying(what, deadline_s, look, _again, _explain)
+        except (BaseError, OSError) as error:
+            raise self._refused(what, error) from None
+
+    async def list(self, prefix: str, deadline_s: float) -> list[str]:
+        what = f"Listing {self.uri(prefix)}"
+
+        async def collect() -> list[str]:
+            return sorted([each["path"] async for page in obstore.list(self._plain, prefix or None) for each in page])
+
+        try:
+            return await retrying(what, deadline_s, collect, _again, _explain)
+        except (BaseError, OSError) as error:
+            raise self._refused(what, error) from None
+
+    def get_sync(self, key: str, deadline_s: float) -> bytes:
+        with self.open_read(key, deadline_s) as stream:
+            return stream.read()
+
+    def open_read(self, key: str, deadline_s: float) -> BinaryIO:
+        what = f"Looking at {self.uri(key)}"
+        try:
+            meta = retrying_sync(what, deadline_s, lambda: obstore.head(self._plain, key), _again, _explain)
+        except FileNotFoundError:
+            raise NotFound(f"There is no object {self.uri(key)}.") from None
+        except (BaseError, OSError) as error:
+            raise self._refused(what, error) from None
+        return io.BufferedReader(_RangeReader(self, key, meta["size"], deadline_s), _READ)
+
+    def read_range(self, key: str, start: int, length: int, deadline_s: float) -> bytes:
+        what = f"Reading {self.uri(key)}"
+        try:
+            return retrying_sync(
+                what,
+                deadline_s,
+                lambda: bytes(obstore.get_range(self._plain, key, start=start, length=length)),
+                _again,
+                _explain,
+            )
+        except FileNotFoundError:
+            raise NotFound(f"{self.uri(key)} vanished while it was read.") from None
+        except (BaseError, OSError) as error:
+            raise self._refused(what, error) from None
+
+    async def _whole(self, key: str) -> bytes | None:
+        try:
+            answer = await obstore.get_async(self._plain, key)
+            return bytes(await answer.bytes_async())
+        except FileNotFoundError:
+            return None
+
+    def _refused(self, what: str, error: Exception) -> StorageError:
+        if isinstance(error, FileNotFoundError):
+            return StorageError(f"{what} failed: the bucket of {self._url} is not there. {_explain(error)}")
+        return StorageError(f"{what} was refused: {_explain(error)}")
+
+
+class _Source:
+    """The local file, read in threads and hashed on the way; it must still be what was verified."""
+
+    def __init__(self, path: Path, size: int, sha256: str) -> None:
+        self._path, self._size, self._sha256 = path, size, sha256
+        self._digest, self._read = hashlib.sha256(), 0
+
+    async def whole(self) -> bytes:
+        return b"".join([block async for block in self.blocks()])
+
+    async def blocks(self) -> AsyncIterator[bytes]:
+        """Raises StorageError before the end where the file is another: the upload is then aborted, not completed."""
+        try:
+            stream = await asyncio.to_thread(self._path.open, "rb")
+            try:
+                while block := await asyncio.to_thread(self._next, stream):
+                    yield block
+            finally:
+                stream.close()
+        except OSError as error:
+            raise StorageError(f"Reading {self._path} for the archive failed: {error}; nothing was stored.") from error
+        if (self._read, self._digest.hexdigest()) != (self._size, self._sha256):
+            raise StorageError(source_changed(self._path, self._size, self._read))
+
+    def _next(self, stream: BinaryIO) -> bytes:
+        block = stream.read(_READ)
+        self._digest.update(block)
+        self._read += len(block)
+        return block
+
+
+class _RangeReader(io.RawIOBase):
+    """Reads an object by ranges: memory stays at one range, and a lost connection costs one range."""
+
+    def __init__(self, backend: S3Backend, key: str, size: int, deadline_s: float) -> None:
+        self._backend, self._key, self._size, self._deadline_s = backend, key, size, deadline_s
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        wanted = min(len(view), self._size - self._at, _READ)
+        if wanted <= 0:
+            return 0
+        data = self._backend.read_range(self._key, self._at, wanted, self._deadline_s)
+        view[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+
+def _explain(error: Exception) -> str:
+    """What the store said, without obstore's debug dump."""
+    if isinstance(error, _Unsettled):
+        return "another creation of it was under way"
+    return " ".join(str(error).split("\n\nDebug source")[0].split())[:400]
