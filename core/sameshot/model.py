@@ -266,6 +266,7 @@ class FailureReason(enum.StrEnum):
     NEVER_REGISTERED = "NEVER_REGISTERED"  # no worker ever covered this rank
     STALE_REGISTRATION = "STALE_REGISTRATION"  # the worker was replaced by another incarnation
     WORKER_EXITED = "WORKER_EXITED"  # its lock was released before a trace appeared
+    REFUSED = "REFUSED"  # its agent refused the request for another reason; the detail is its answer
     NO_ROOM = "NO_ROOM"  # the window might not fit on the node: refused before dispatch
     NOT_MATCHED = "NOT_MATCHED"  # the profiler daemon never knew the process
     BUSY = "BUSY"  # the daemon's slot for the process never became free
