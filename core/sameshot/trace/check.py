@@ -18,7 +18,7 @@ from sameshot.model import Artifact, Encoding
 from sameshot.storage import Storage
 
 _BLOCK = 1 << 20
-_GzipError: type[Exception] = isal_zlib.error
+_GzipError: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub declares an instance
 
 
 class TargetCheck(msgspec.Struct, frozen=True):
