@@ -275,6 +275,7 @@ class FailureReason(enum.StrEnum):
     INVALID = "INVALID"  # not a well-formed Kineto trace; kind and byte offset in the detail
     WRONG_IDENTITY = "WRONG_IDENTITY"  # the bytes name another worker or rank
     UNSAFE_FILE = "UNSAFE_FILE"  # a link, FIFO, socket or foreign file stood where the trace should be
+    SPOOL_FAILED = "SPOOL_FAILED"  # the node can't take the file over (another mount, permissions); it stays in place
     VERIFY_FAILED = "VERIFY_FAILED"  # the verifier itself broke (out of memory, killed) more than once
     VERIFY_TIMEOUT = "VERIFY_TIMEOUT"
     ARCHIVE_FAILED = "ARCHIVE_FAILED"  # storage refused or the disk is full; bytes are kept in the spool
