@@ -10,11 +10,21 @@ not a fact. Time enters as an argument, in seconds of whatever monotonic clock t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
 
-from sameshot.model import CaptureState, Failure, FailureReason, Outcome, TargetFact, TargetState
+from sameshot.model import (
+    Artifact,
+    CaptureState,
+    Failure,
+    FailureReason,
+    Outcome,
+    TargetFact,
+    TargetState,
+    path_problem,
+)
 
 # Once a file was announced its target has its own allowance (docs/architecture.md): a fixed part, and a rate that
 # the slowest sane node and network reach.
@@ -22,40 +32,64 @@ ALLOWANCE_FIXED_S = 60.0
 ALLOWANCE_BYTES_PER_S = 20e6
 ALLOWANCE_CAP_S = 1800.0
 
+# How long past a deadline we wait for one last answer before calling the agent unreachable.
+LAST_ANSWER_GRACE_S = 3.0
+
 
 class Deadlines(msgspec.Struct, frozen=True):
     """When one target is given up, on the coordinator's monotonic clock."""
 
     announce_by: float  # a final file must have been seen by then
-    deliver_by: float | None = None  # announced: verified and archived by then
+    announced_at: float | None = None  # when its announcement was first heard of; the delivery's allowance starts here
+
+    def noting(self, fact: TargetFact, now: float) -> Deadlines:
+        """Start the delivery's allowance with the first fact that a file is there. Never restarted."""
+        if self.announced_at is not None or fact.state < TargetState.ANNOUNCED:
+            return self
+        return msgspec.structs.replace(self, announced_at=now)
+
+    def deliver_by(self, fact: TargetFact) -> float | None:
+        """Verified and archived by then; None before the announcement. It moves only when the size becomes known."""
+        return None if self.announced_at is None else self.announced_at + allowance_s(fact.announced_bytes or 0)
 
 
 class Contact(msgspec.Struct, frozen=True):
-    """When the agent of a target last answered, and whether it ever did for this capture."""
+    """When the agent of a target last answered for this capture: the moment of the *question*, for that is how old
+    its answer may be. `trouble` is what went wrong since, in words."""
 
     last_answer: float | None = None
+    trouble: str = ""
 
     def silent_since(self, moment: float) -> bool:
-        """True when nothing has been heard at or after `moment`."""
+        """True when nothing is known of `moment` or later."""
         return self.last_answer is None or self.last_answer < moment
 
 
-def merge(known: TargetFact, seen: TargetFact, *, strongest_claim: TargetState = TargetState.CONSUMED) -> TargetFact:
+def merge(
+    known: TargetFact,
+    seen: TargetFact,
+    *,
+    strongest_claim: TargetState = TargetState.CONSUMED,
+    sees_polls: bool = True,
+) -> TargetFact:
     """The strongest of two facts about one target.
 
     `strongest_claim` is what the back end can observe before a file appears: anything above it that is not about a
-    file is lowered to it, because nobody can have seen it.
+    file is lowered to it, and so is a failure's `last_state`, because nobody can have seen it. A fact about another
+    registration than the frozen one is no fact about this target, unless it says that the target failed (it was
+    replaced).
     """
     if known.target_id != seen.target_id:
         raise ValueError(f"facts about two targets: {known.target_id} and {seen.target_id}")
     seen = _lowered(seen, strongest_claim)
-    if known.state.terminal or seen.state < known.state or not _proven(seen):
+    if known.state.terminal or seen.state < known.state or not _proven(seen) or _of_another(known, seen):
         return known
     return msgspec.structs.replace(
         seen,
         identity=known.identity if known.identity.registration else seen.identity,
         late_start=known.late_start if seen.late_start is None else seen.late_start,
         announced_bytes=known.announced_bytes if seen.announced_bytes is None else seen.announced_bytes,
+        last_poll_age_s=seen.last_poll_age_s if sees_polls else None,
     )
 
 
@@ -69,40 +103,47 @@ def fail(known: TargetFact, reason: FailureReason, detail: str) -> TargetFact:
 
 def allowance_s(announced_bytes: int) -> float:
     """How long verifying and archiving a file of this size may take."""
-    return min(ALLOWANCE_FIXED_S + announced_bytes / ALLOWANCE_BYTES_PER_S, ALLOWANCE_CAP_S)
+    return min(ALLOWANCE_FIXED_S + max(announced_bytes, 0) / ALLOWANCE_BYTES_PER_S, ALLOWANCE_CAP_S)
 
 
 def expire(known: TargetFact, deadlines: Deadlines, contact: Contact, now: float) -> TargetFact:
     """Decide, at `now`, whether the time of this target is over, and what that proves.
 
     MISSING needs an agent that answered after the announce deadline and still had no file; from an agent that does
-    not answer nothing is known, so its targets are AGENT_UNREACHABLE.
+    not answer nothing is known, so its targets are AGENT_UNREACHABLE. The same holds for the two later deadlines.
     """
     if known.state.terminal:
         return known
-    if known.state < TargetState.ANNOUNCED:
-        return _expire_unannounced(known, deadlines.announce_by, contact, now)
-    if deadlines.deliver_by is None or now < deadlines.deliver_by:
+    announced = known.state >= TargetState.ANNOUNCED
+    deadline = deadlines.noting(known, now).deliver_by(known) if announced else deadlines.announce_by
+    if deadline is None or now < deadline:
         return known
-    if contact.silent_since(deadlines.deliver_by - ALLOWANCE_FIXED_S / 2):
-        return fail(known, FailureReason.AGENT_UNREACHABLE, _silence(known, contact, now))
+    if contact.silent_since(deadline):
+        return known if now < deadline + LAST_ANSWER_GRACE_S else _unreachable(known, contact, now)
+    return fail(known, *_overdue(known))
+
+
+def _overdue(known: TargetFact) -> tuple[FailureReason, str]:
+    """What it proves that a target's agent answered after the deadline and had nothing more than this."""
+    if known.state is TargetState.VERIFIED:
+        return (
+            FailureReason.ARCHIVE_TIMEOUT,
+            "The trace was verified but not archived within its allowance; its bytes stay in the node's spool.",
+        )
     if known.state is TargetState.ANNOUNCED:
-        return fail(
-            known,
+        return (
             FailureReason.VERIFY_TIMEOUT,
             "The trace was announced but not verified within its allowance; its bytes stay in the node's spool.",
         )
-    return fail(
-        known,
-        FailureReason.ARCHIVE_TIMEOUT,
-        "The trace was verified but not archived within its allowance; its bytes stay in the node's spool.",
+    if known.state is TargetState.DISPATCHED and (waits := _WAITS.match(known.note)):
+        return _WAITED_FOR[waits[0]]
+    return (
+        FailureReason.MISSING,
+        f"No trace file appeared by the announce deadline; the last thing seen was {known.state.name}.",
     )
 
 
-# How long past the announce deadline we wait for one last answer before calling the agent unreachable.
-LAST_ANSWER_GRACE_S = 3.0
-
-_WAITING_FOR: dict[str, tuple[FailureReason, str]] = {
+_WAITED_FOR = {
     "NOT_MATCHED": (
         FailureReason.NOT_MATCHED,
         "The profiler daemon never knew this process; see `sameshot doctor` on its node.",
@@ -112,21 +153,22 @@ _WAITING_FOR: dict[str, tuple[FailureReason, str]] = {
         "The profiler of this process was taken by another request until the deadline; try again later.",
     ),
 }
+_WAITS = re.compile("|".join(_WAITED_FOR))
 
 
-def _expire_unannounced(known: TargetFact, announce_by: float, contact: Contact, now: float) -> TargetFact:
-    if now < announce_by:
-        return known
-    if contact.silent_since(announce_by):
-        if now < announce_by + LAST_ANSWER_GRACE_S:
-            return known
-        return fail(known, FailureReason.AGENT_UNREACHABLE, _silence(known, contact, now))
-    if known.state is TargetState.DISPATCHED and known.note in _WAITING_FOR:
-        return fail(known, *_WAITING_FOR[known.note])
+def _unreachable(known: TargetFact, contact: Contact, now: float) -> TargetFact:
+    where = known.identity.node or "its node"
+    heard = (
+        "it never answered for this capture"
+        if contact.last_answer is None
+        else f"its last answer is {now - contact.last_answer:.1f} s old"
+    )
+    trouble = f": {contact.trouble}" if contact.trouble else ""
     return fail(
         known,
-        FailureReason.MISSING,
-        f"No trace file appeared by the announce deadline; the last thing seen was {known.state.name}.",
+        FailureReason.AGENT_UNREACHABLE,
+        f"The agent of {where} does not answer ({heard}{trouble}); the last thing known was {known.state.name}. A "
+        "trace may still be in the node's spool.",
     )
 
 
@@ -162,27 +204,49 @@ def advance(known: CaptureState, seen: CaptureState) -> CaptureState:
     return seen
 
 
+def frees_slot(target: TargetFact) -> bool:
+    """Nothing more is expected of the worker: its file is there, or it was given up."""
+    return target.state >= TargetState.ANNOUNCED
+
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
 def _proven(fact: TargetFact) -> bool:
     """A terminal claim carries its proof; a claim that is not terminal carries none."""
-    return (fact.artifact is not None) == (fact.state is TargetState.ARCHIVED) and (fact.failure is not None) == (
-        fact.state is TargetState.FAILED
-    )
+    if (fact.failure is not None) != (fact.state is TargetState.FAILED):
+        return False
+    if (fact.artifact is not None) != (fact.state is TargetState.ARCHIVED):
+        return False
+    return fact.artifact is None or _sound(fact.artifact)
+
+
+def _sound(artifact: Artifact) -> bool:
+    """The artifact could stand in a manifest: one target's bad claim must not spoil the whole receipt."""
+    files: list[tuple[str | None, int, str]] = [(artifact.uri, artifact.size, artifact.sha256)]
+    files.append((None, artifact.raw_size, artifact.raw_sha256))
+    if artifact.columns is not None:
+        files.append((artifact.columns.uri, artifact.columns.size, artifact.columns.sha256))
+    return artifact.window_start_ns <= artifact.window_end_ns and all(_is_file(*each) for each in files)
+
+
+def _is_file(uri: str | None, size: int, sha256: str) -> bool:
+    return (uri is None or path_problem(uri) is None) and size >= 0 and _SHA256.fullmatch(sha256) is not None
+
+
+def _of_another(known: TargetFact, seen: TargetFact) -> bool:
+    ours, theirs = known.identity.registration, seen.identity.registration
+    return ours is not None and theirs is not None and ours != theirs and seen.state is not TargetState.FAILED
 
 
 def _lowered(fact: TargetFact, strongest_claim: TargetState) -> TargetFact:
-    if strongest_claim < fact.state < TargetState.ANNOUNCED:
-        return msgspec.structs.replace(fact, state=strongest_claim)
-    return fact
+    """Without what the back end can't have seen, and without a file that could not stand in a manifest."""
 
+    def lower(state: TargetState) -> TargetState:
+        return strongest_claim if strongest_claim < state < TargetState.ANNOUNCED else state
 
-def _silence(known: TargetFact, contact: Contact, now: float) -> str:
-    where = known.identity.node or "its node"
-    heard = (
-        "it never answered for this capture"
-        if contact.last_answer is None
-        else f"its last answer is {now - contact.last_answer:.1f} s old"
-    )
-    return (
-        f"The agent of {where} does not answer ({heard}); the last thing known was {known.state.name}. A trace may "
-        "still be in the node's spool."
-    )
+    failure = fact.failure
+    if failure is not None:
+        raw = failure.raw if failure.raw and _is_file(failure.raw.uri, failure.raw.size, failure.raw.sha256) else None
+        failure = msgspec.structs.replace(failure, last_state=lower(failure.last_state), raw=raw)
+    return msgspec.structs.replace(fact, state=lower(fact.state), failure=failure)

@@ -1,1 +1,15 @@
-"""One per job attempt: freeze, fan-out, poll, converge, publish."""
+"""One per job attempt: freeze, fan-out, poll, converge, publish.
+
+    links → plan → targets ──┐
+    slot ────────────────────┼─ capture (one run) ── book (all of them, request keys) ── service ── server
+    publish, withdrawal ─────┘
+
+Everything lives in memory on purpose; the published manifest is the durable fact.
+"""
+
+from __future__ import annotations
+
+from sameshot.coordinator.config import CoordinatorConfig, Timings
+from sameshot.coordinator.server import CoordinatorServer, serve
+
+__all__ = ["CoordinatorConfig", "CoordinatorServer", "Timings", "serve"]

@@ -1,0 +1,242 @@
+"""The captures of one job attempt: which request is which capture, and what may start.
+
+Idempotency needs no database. The id of a keyed capture is derived from its key, so three places together know every
+capture that ever was: this coordinator's memory, the manifests in the archive, and the agents, which persist the ids
+that they accepted. An id that only agents know belongs to a capture that was lost with an earlier coordinator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from sameshot.api.views import CaptureView
+from sameshot.coordinator.capture import CaptureRun, Request
+from sameshot.coordinator.clock import Clock
+from sameshot.coordinator.config import CoordinatorConfig
+from sameshot.coordinator.links import AgentLink, Roster, ask_all
+from sameshot.coordinator.publish import Publisher
+from sameshot.coordinator.receipt import Receipts
+from sameshot.coordinator.slot import Slot
+from sameshot.errors import ManifestError, RequestKeyConflict, TryAgain, UnknownCapture, UsageError
+from sameshot.model import CaptureSpec, CaptureState, keyed_capture_id, unkeyed_capture_id
+
+_ID = re.compile(r"[0-9a-f]{32}")
+_MAX_KEY = 512
+_USABLE = (CaptureState.SUCCEEDED, CaptureState.PARTIAL)
+# Published captures beyond this many are forgotten here; the archive still knows them.
+_REMEMBERED = 64
+# Captures are listed from the archive up to this many; beyond, use the archive's own tools.
+_LISTED = 200
+
+
+class Book:
+    """Implements `capture.Surroundings`."""
+
+    def __init__(
+        self, config: CoordinatorConfig, roster: Roster, receipts: Receipts, publisher: Publisher, clock: Clock
+    ) -> None:
+        self.job = config.job
+        self.series = config.series
+        self.backend = config.backend.value
+        self.clock = clock
+        self.timings = config.timings
+        self.roster = roster
+        self.publisher = publisher
+        self.slot: Slot[CaptureRun] = Slot()
+        self._policy = config.policy
+        self._receipts = receipts
+        self._runs: dict[str, CaptureRun] = {}  # in the order of acceptance
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._archived: dict[str, CaptureView] = {}  # without targets; a published manifest never changes
+        self._last_accepted: float | None = None
+        self._key_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    async def start(
+        self, caller: str, spec: CaptureSpec, request_key: str, *, return_failed: bool
+    ) -> tuple[CaptureRun | CaptureView, bool]:
+        """The capture of this request, and whether it is a new one.
+
+        Raises RequestKeyConflict, PolicyRefused, or StorageError where the archive can't say whether the key is known.
+        """
+        if not request_key:
+            capture_id = unkeyed_capture_id(self.clock.wall_ns(), os.urandom(10))
+            return self._begin(
+                Request(capture_id=capture_id, caller=caller, request_key="", n=1, spec=spec), None
+            ), True
+        _check_key(request_key)
+        async with self._key_locks.setdefault((caller, request_key), asyncio.Lock()):
+            newest, n, strangers = await self._newest(caller, request_key)
+            if newest is not None:
+                _same_spec(newest, spec, request_key)
+                if not newest.state.terminal or newest.state in _USABLE or return_failed:
+                    return self._runs.get(newest.capture_id) or await self._full(newest), False
+            capture_id = keyed_capture_id(self.job, caller, request_key, n)
+            request = Request(capture_id=capture_id, caller=caller, request_key=request_key, n=n, spec=spec)
+            return self._begin(request, strangers), True
+
+    async def find(self, caller: str, capture_id: str, request_key: str) -> CaptureRun | CaptureView:
+        """By id, or by the caller's own request key (then its newest capture). Raises UnknownCapture."""
+        if request_key and not capture_id:
+            _check_key(request_key)
+            known, _, _ = await self._newest(caller, request_key)
+            if known is None:
+                raise UnknownCapture(f"No capture of {self.job} has the request key {request_key!r} of {caller}.")
+            if known.state is CaptureState.UNKNOWN:
+                raise UnknownCapture(f"{known.note} Its id is {known.capture_id}.")
+            return self._runs.get(known.capture_id) or await self._full(known)
+        if not _ID.fullmatch(capture_id):
+            raise UsageError(f"{capture_id!r} is no capture id; it has 32 hex digits. Or give a request key.")
+        if capture_id in self._runs:
+            return self._runs[capture_id]
+        view = await self._receipts.view(capture_id)
+        if view is None:
+            raise UnknownCapture(
+                f"Capture {capture_id} is UNKNOWN: this coordinator of {self.job} never owned it, and the archive has "
+                "no manifest of it. If it ran before the coordinator was restarted it is lost; what its agents "
+                "archived is still there."
+            )
+        return view
+
+    async def manifest(self, caller: str, capture_id: str, request_key: str) -> tuple[bytes, str]:
+        """The published bytes. Raises TryAgain while there is none yet, UnknownCapture where there never will be."""
+        found = await self.find(caller, capture_id, request_key)
+        view = found.view(targets=False) if isinstance(found, CaptureRun) else found
+        if not view.published:
+            if view.state.terminal and not view.expected:
+                raise UnknownCapture(
+                    f"Capture {view.capture_id} ended without targets, so without manifest: {view.note}"
+                )
+            raise TryAgain(f"Capture {view.capture_id} is {view.state} and has no published manifest yet. {view.note}")
+        data = await self._receipts.read(view.capture_id)
+        if data is None:
+            raise UnknownCapture(f"The manifest of capture {view.capture_id} is gone from {view.manifest_uri}.")
+        return data, view.manifest_uri
+
+    async def captures(self) -> list[CaptureView]:
+        """All of them, newest first, without targets."""
+        running = [run.view(targets=False) for run in reversed(self._runs.values())]
+        several = asyncio.Semaphore(16)
+
+        async def read(capture_id: str) -> CaptureView | None:
+            async with several:
+                with contextlib.suppress(ManifestError):
+                    return await self._from_archive(capture_id)
+                return None
+
+        ids = [each for each in await self._receipts.capture_ids() if each not in self._runs and _ID.fullmatch(each)]
+        older = [view for view in await asyncio.gather(*map(read, ids[-_LISTED:])) if view is not None]
+        return running + sorted(older, key=lambda view: -(view.converged_at_ns or 0))
+
+    async def close(self) -> None:
+        """Stop everything at once; unfinished captures are lost by design."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    # ---- starting
+
+    def _begin(self, request: Request, strangers: frozenset[str] | None) -> CaptureRun:
+        now = self.clock.monotonic()
+        self._policy.check(
+            request.spec,
+            unfinished=sum(not run.settled.is_set() for run in self._runs.values()),
+            since_last_ms=None if self._last_accepted is None else int((now - self._last_accepted) * 1000),
+        )
+        self._last_accepted = now
+        run = CaptureRun(request, self, strangers)
+        self._runs[run.capture_id] = run
+        self._tasks[run.capture_id] = asyncio.create_task(run.run(), name=f"capture {run.capture_id}")
+        self._forget_old()
+        return run
+
+    def _forget_old(self) -> None:
+        done = [run for run in self._runs.values() if run.state.terminal and run.published]
+        for run in done[:-_REMEMBERED]:
+            if self._tasks[run.capture_id].done():
+                del self._runs[run.capture_id], self._tasks[run.capture_id]
+
+    # ---- request keys
+
+    async def _newest(self, caller: str, request_key: str) -> tuple[CaptureView | None, int, frozenset[str]]:
+        """The newest capture of a key that anybody knows (a usable one ends the search), the next n that nobody
+        knows, and the agents that said so."""
+        newest: CaptureView | None = None
+        for run in self._runs.values():
+            if (run.request.caller, run.request.request_key) == (caller, request_key):
+                newest = run.view(targets=False)
+        while newest is None or (newest.state.terminal and newest.state not in _USABLE):
+            n = newest.n + 1 if newest else 1
+            view, strangers = await self._anywhere(caller, request_key, n)
+            if view is None:
+                return newest, n, strangers
+            newest = view
+        return newest, newest.n + 1, frozenset()
+
+    async def _anywhere(self, caller: str, request_key: str, n: int) -> tuple[CaptureView | None, frozenset[str]]:
+        """What the archive or, failing that, the agents know of the n-th capture of a key."""
+        capture_id = keyed_capture_id(self.job, caller, request_key, n)
+        view = await self._from_archive(capture_id)
+        if view is not None:
+            return view, frozenset()
+        # Only agents that answered last time are waited for; any other is asked again before it is dispatched.
+        asked = [
+            each for each in self.roster.links() if each.answers or (each.answered_at is None and not each.trouble)
+        ]
+        answers = await ask_all(asked, lambda link: self._knows(link, capture_id))
+        if any(answer is True for answer in answers.values()):
+            return self._lost(capture_id, caller, request_key, n), frozenset()
+        return None, frozenset(address for address, answer in answers.items() if answer is False)
+
+    async def _knows(self, link: AgentLink, capture_id: str) -> bool:
+        return bool(await link.known_captures([capture_id], self.timings.lookup_s))
+
+    def _lost(self, capture_id: str, caller: str, request_key: str, n: int) -> CaptureView:
+        return CaptureView(
+            capture_id=capture_id,
+            job=self.job,
+            series=self.series,
+            caller=caller,
+            request_key=request_key,
+            n=n,
+            state=CaptureState.UNKNOWN,
+            note="Agents have accepted this capture, but it was lost with an earlier coordinator before it converged.",
+            backend=self.backend,
+            manifest_uri=self._receipts.uri(capture_id),
+        )
+
+    async def _from_archive(self, capture_id: str) -> CaptureView | None:
+        """Without targets."""
+        if capture_id not in self._archived:
+            view = await self._receipts.view(capture_id)
+            if view is None:
+                return None
+            self._archived[capture_id] = _bare(view)
+        return self._archived[capture_id]
+
+    async def _full(self, view: CaptureView) -> CaptureView:
+        """With targets, where the archive has them."""
+        return (await self._receipts.view(view.capture_id) or view) if view.published else view
+
+
+def _bare(view: CaptureView) -> CaptureView:
+    return msgspec.structs.replace(view, targets=())
+
+
+def _check_key(request_key: str) -> None:
+    if len(request_key.encode()) > _MAX_KEY or not request_key.isprintable():
+        raise UsageError(f"A request key has at most {_MAX_KEY} bytes of printable text.")
+
+
+def _same_spec(known: CaptureView, spec: CaptureSpec, request_key: str) -> None:
+    """Of a lost capture the spec is not known, so nothing can conflict."""
+    if known.state is not CaptureState.UNKNOWN and known.spec.digest != spec.digest:
+        raise RequestKeyConflict(
+            f"The request key {request_key!r} belongs to capture {known.capture_id}, which has another spec; use "
+            "another key for another spec."
+        )

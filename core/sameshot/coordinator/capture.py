@@ -1,0 +1,438 @@
+"""One capture's life: wait for the slot, dispatch, close the set, look until everything is decided, publish.
+
+Each agent is attended by a task of its own (list, dispatch, then look again and again), and `run` alone decides: it
+wakes when a task has news or time has passed, closes the set, gives up what is overdue and notices convergence. No
+task ever waits for another agent's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from sameshot import states
+from sameshot.api import sameshot_pb2 as pb
+from sameshot.api.convert import to_proto
+from sameshot.api.views import CaptureView
+from sameshot.coordinator.clock import Clock
+from sameshot.coordinator.config import Timings
+from sameshot.coordinator.links import AgentLink, Facts, Listing, Roster, ask_all
+from sameshot.coordinator.plan import Frozen, Seen, dispatchable, freeze
+from sameshot.coordinator.publish import Publisher
+from sameshot.coordinator.slot import Slot
+from sameshot.coordinator.targets import TargetSet
+from sameshot.coordinator.withdrawal import Withdrawal
+from sameshot.errors import SameshotError, TryAgain
+from sameshot.manifest.rules import common_window_ns
+from sameshot.manifest.values import Target
+from sameshot.model import CaptureSpec, CaptureState, FailureReason, JobRef, Outcome
+from sameshot.states import Contact, Deadlines
+
+_log = logging.getLogger(__name__)
+_NS = 1_000_000_000
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for, and under which id. Without a request key `n` is 1."""
+
+    capture_id: str
+    caller: str
+    request_key: str
+    n: int
+    spec: CaptureSpec
+
+
+class Surroundings(Protocol):
+    """What all captures of a coordinator share."""
+
+    job: JobRef
+    series: str
+    backend: str
+    clock: Clock
+    timings: Timings
+    roster: Roster
+    publisher: Publisher
+    slot: Slot[CaptureRun]
+
+
+class CaptureRun:
+    def __init__(self, request: Request, around: Surroundings, strangers: frozenset[str] | None) -> None:
+        """`strangers`: agents that said they don't know this id; None: nobody can know it (it is new by itself)."""
+        self.request = request
+        self.targets = TargetSet()
+        self.accepted_at_ns = around.clock.wall_ns()
+        self.settled = asyncio.Event()  # converged; only the manifest may still be on its way
+        self._around = around
+        self._clock = around.clock
+        self._timings = around.timings
+        self._strangers = strangers
+        self._state = CaptureState.WAITING
+        self._note = ""
+        self._cancelled = False
+        self._withdrawn = ""
+        self._frozen: Frozen | None = None
+        self._start_at_ns: int | None = None
+        self._frozen_at_ns: int | None = None
+        self._converged_at_ns: int | None = None
+        self._common_window_ns: int | None = None
+        self._published = False
+        self._uri = around.publisher.uri(request.capture_id)
+        self._deadlines = Deadlines(announce_by=0.0)
+        self._window_ends = 0.0
+        self._contacts: dict[str, Contact] = {}
+        self._listings: dict[str, Listing] = {}
+        self._dispatched: set[str] = set()
+        self._news = asyncio.Event()
+        self._watchers: set[asyncio.Event] = set()
+        self._leaving: asyncio.Task[None] | None = None
+        around.slot.join(self, self._news.set)
+
+    # ---- what others see
+
+    @property
+    def capture_id(self) -> str:
+        return self.request.capture_id
+
+    @property
+    def state(self) -> CaptureState:
+        return self._state
+
+    @property
+    def published(self) -> bool:
+        return self._published
+
+    def view(self, *, targets: bool = True) -> CaptureView:
+        facts = self.targets.facts
+        return CaptureView(
+            capture_id=self.request.capture_id,
+            job=self._around.job,
+            series=self._around.series,
+            caller=self.request.caller,
+            request_key=self.request.request_key,
+            n=self.request.n,
+            spec=self.request.spec,
+            state=self._state,
+            note=self._note,
+            backend=self._around.backend,
+            world_size=self._frozen.world_size if self._frozen else None,
+            generation=self._frozen.generation if self._frozen else "",
+            accepted_at_ns=self.accepted_at_ns,
+            start_at_ns=self._start_at_ns,
+            common_window_ns=self._common_window_ns,
+            frozen_at_ns=self._frozen_at_ns,
+            converged_at_ns=self._converged_at_ns,
+            published=self._published,
+            manifest_uri=self._uri,
+            cancel_requested=self._cancelled,
+            withdrawn=self._withdrawn,
+            expected=len(facts),
+            archived=sum(fact.artifact is not None for fact in facts),
+            failed=sum(fact.failure is not None for fact in facts),
+            targets=facts if targets else (),
+        )
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[asyncio.Event]:
+        """An event that is set at every change, for as long as the block lasts."""
+        event = asyncio.Event()
+        self._watchers.add(event)
+        try:
+            yield event
+        finally:
+            self._watchers.discard(event)
+
+    async def cancel(self) -> None:
+        """Ask for the end; returns once the capture has converged. Changes nothing after convergence."""
+        if not self.settled.is_set():
+            self._cancelled = True
+            self._change()
+            await self.settled.wait()
+
+    # ---- the life
+
+    async def run(self) -> None:
+        try:
+            await self._wait_for_slot()
+            if not self._cancelled:
+                await self._collect()
+            outcome = self._converge()
+            self._give_slot_back()
+            if outcome is not None:
+                await self._publish(outcome)
+        except Exception as error:
+            _log.exception("capture %s broke off", self.capture_id)
+            self._say(f"The coordinator itself failed ({error!r}); its log has more. Archived traces are kept.")
+            self._move(CaptureState.FAILED)
+            self.settled.set()
+        finally:
+            if self._leaving is None:
+                self._around.slot.leave(self)
+
+    async def _wait_for_slot(self) -> None:
+        while (head := self._around.slot.head) is not self and not self._cancelled:
+            assert head is not None
+            waits = head.targets.holding_slot()
+            self._say(f"waits for capture {head.capture_id}: {waits or 'some'} of its workers may still be recording")
+            await self._wait(self._timings.poll_s)
+        self._say("")
+
+    async def _collect(self) -> None:
+        self._open()
+        links = self._around.roster.links()
+        attending = [asyncio.create_task(self._attend(link)) for link in links]
+        closes_at = self._clock.monotonic() + self._timings.freeze_s
+        try:
+            while not self._cancelled:
+                now = self._clock.monotonic()
+                if self._frozen is None and (len(self._listings) == len(links) or now >= closes_at):
+                    self._close(links)
+                if self._frozen is not None:
+                    if self.targets.expire(self._contacts, now):
+                        self._change()
+                    if self.targets.converged or not self._frozen.targets:
+                        return
+                    if not self.targets.holding_slot(but=self._is_silent):
+                        self._around.slot.leave(self)
+                await self._wait(self._timings.poll_s)
+        finally:
+            for task in attending:
+                task.cancel()
+            for result in await asyncio.gather(*attending, return_exceptions=True):
+                if isinstance(result, Exception):
+                    _log.error("attending an agent broke off", exc_info=result)
+        if self._frozen is None:
+            self._close(links)
+        if not self.targets.converged:
+            await self._withdraw(links)
+
+    def _open(self) -> None:
+        """Fix the offered start and with it every deadline."""
+        spec, timings = self.request.spec, self._timings
+        delay_s = (
+            self._around.roster.poll_interval_s(timings.default_poll_interval_s)
+            + spec.warmup_ms / 1000
+            + timings.start_margin_s
+            if spec.start_delay_ms is None
+            else spec.start_delay_ms / 1000
+        )
+        now = self._clock.monotonic()
+        self._start_at_ns = self._clock.wall_ns() + int(delay_s * _NS)
+        self._window_ends = now + delay_s + spec.duration_ms / 1000
+        self._deadlines = Deadlines(announce_by=self._window_ends + self._announce_s + timings.agent_first_s)
+        self._move(CaptureState.DISPATCHING)
+
+    @property
+    def _announce_s(self) -> float:
+        return self._timings.announce_s + self._timings.announce_per_window * self.request.spec.duration_ms / 1000
+
+    def _close(self, links: list[AgentLink]) -> None:
+        """Freeze the set; who has not answered by now owes its targets."""
+        seen = []
+        for link in links:
+            if (listing := self._listings.get(link.address)) is not None:
+                seen.append(Seen(link.address, listing.node, listing.workers))
+                continue
+            earlier = link.listing
+            silent = link.trouble or f"no answer within {self._timings.freeze_s:g} s"
+            seen.append(
+                Seen(link.address, silent=silent)
+                if earlier is None
+                else Seen(link.address, earlier.node, earlier.workers, silent)
+            )
+        self._frozen = freeze(seen)
+        self._frozen_at_ns = self._clock.wall_ns()
+        self.targets.close(self._frozen.targets, self._deadlines)
+        self._say(self._frozen.message)
+        self._move(CaptureState.COLLECTING)
+
+    def _converge(self) -> Outcome | None:
+        """Everything is decided. None: there is nothing to publish, the capture ends here."""
+        self._converged_at_ns = self._clock.wall_ns()
+        facts = self.targets.facts
+        if not facts:
+            if self._cancelled:
+                self._withdrawn = "It was cancelled before anything was dispatched."
+            self._move(CaptureState.CANCELLED if self._cancelled else CaptureState.FAILED)
+            self.settled.set()
+            return None
+        outcome = states.outcome(facts, cancelled=self._cancelled)
+        self._common_window_ns = common_window_ns(
+            Target(each.target_id, each.identity, each.artifact, each.failure) for each in facts
+        )
+        if self._common_window_ns is not None and self._common_window_ns < self.request.spec.duration_ms * 500_000:
+            common_ms = self._common_window_ns / 1e6
+            self._say(
+                f"{self._note} The traces have only {common_ms:.0f} ms of {self.request.spec.duration_ms} ms in "
+                "common.".strip()
+            )
+        self._move(CaptureState.PUBLISHING)
+        self.settled.set()
+        return outcome
+
+    async def _publish(self, outcome: Outcome) -> None:
+        final = msgspec.structs.replace(self.view(), state=CaptureState(outcome.value))
+        async for progress in self._around.publisher.publish(final):
+            if progress.published:
+                self._published, self._uri = True, progress.uri
+            if progress.note:
+                self._say(f"{self._frozen.message if self._frozen else ''} {progress.note}".strip())
+            self._move(CaptureState(outcome.value))
+            self._change()
+
+    # ---- one agent
+
+    async def _attend(self, link: AgentLink) -> None:
+        listing = await self._list(link)
+        if self._frozen is not None:
+            return  # too late: its workers belong to the next capture
+        self._listings[link.address] = listing
+        mine = [worker.registration for worker in listing.workers if dispatchable(worker)]
+        self.targets.propose(link.address, mine, self._deadlines)
+        self._change()
+        known = False
+        while not self.targets.closed or self.targets.open(link.address):
+            if not mine:
+                return
+            try:
+                if known:
+                    facts = await link.facts(self.capture_id, self._timings.call_s)
+                else:
+                    facts = await self._dispatch(link)
+            except TryAgain as error:
+                self._trouble(link, error)
+            except SameshotError as error:
+                self._refused(link, error)
+                return
+            else:
+                known = facts.known
+                self._take(link, facts)
+            await self._clock.sleep(self._poll_s if known else min(self._poll_s, self._timings.poll_s))
+
+    async def _list(self, link: AgentLink) -> Listing:
+        while True:
+            try:
+                listing = await link.list_workers(self._timings.freeze_s)
+            except SameshotError as error:
+                self._trouble(link, error)
+                await self._clock.sleep(self._timings.poll_s)
+            else:
+                self._contacts[link.address] = Contact(listing.asked_at)
+                return listing
+
+    async def _dispatch(self, link: AgentLink) -> Facts:
+        """At least once: asked again until the agent has answered, and whenever it has forgotten us."""
+        if self._strangers is not None and link.address not in self._strangers | self._dispatched:
+            await self._check_unknown(link)
+        self._dispatched.add(link.address)
+        facts = self.targets.of(link.address).values()
+        request = pb.DispatchRequest(
+            capture_id=self.capture_id,
+            start_at_ns=self._start_at_ns or 0,
+            announce_timeout_ms=int(self._announce_s * 1000),
+            targets=[
+                pb.DispatchTarget(target_id=fact.target_id, registration=fact.identity.registration or "")
+                for fact in facts
+                if not fact.state.terminal
+            ],
+        )
+        to_proto(self.request.spec, request.spec)
+        return await link.dispatch(request, self._timings.call_s)
+
+    async def _check_unknown(self, link: AgentLink) -> None:
+        """An agent that was silent when this id was chosen may hold an older capture's traces under it."""
+        if await link.known_captures([self.capture_id], self._timings.call_s):
+            raise SameshotError(
+                f"{link.name} has traces of an earlier, lost capture under this id; it was not asked again."
+            )
+        assert self._strangers is not None
+        self._strangers |= {link.address}
+
+    def _take(self, link: AgentLink, facts: Facts) -> None:
+        self._contacts[link.address] = Contact(facts.asked_at)
+        if self.targets.merge(link.address, facts.targets, link.capabilities, self._clock.monotonic()):
+            self._change()
+
+    def _trouble(self, link: AgentLink, error: SameshotError) -> None:
+        known = self._contacts.get(link.address, Contact())
+        self._contacts[link.address] = msgspec.structs.replace(known, trouble=link.trouble or str(error))
+
+    def _refused(self, link: AgentLink, error: SameshotError) -> None:
+        self.targets.fail(FailureReason.REFUSED, lambda _: str(error), self._clock.monotonic(), address=link.address)
+        self._change()
+
+    def _is_silent(self, address: str) -> bool:
+        """Its targets may stay undecided for long; the next capture need not wait for that."""
+        contact = self._contacts.get(address, Contact())
+        return bool(contact.trouble) and contact.silent_since(self._clock.monotonic() - 3 * self._timings.call_s)
+
+    @property
+    def _poll_s(self) -> float:
+        """Large jobs are looked at less often, so that looking never takes the coordinator's whole time."""
+        return max(self._timings.poll_s, len(self.targets.addresses()) / self._timings.polls_per_s)
+
+    # ---- the end by a cancel
+
+    async def _withdraw(self, links: list[AgentLink]) -> None:
+        asked = [link for link in links if self.targets.open(link.address) and link.address in self._dispatched]
+        withdrawal = Withdrawal(self.targets)
+        reason = f"cancelled by {self.request.caller}"
+        answers = await ask_all(asked, lambda link: link.withdraw(self.capture_id, reason, self._timings.call_s))
+        now = self._clock.monotonic()
+        for link in asked:
+            answer = answers[link.address]
+            if isinstance(answer, Facts):
+                self.targets.merge(link.address, answer.targets, link.capabilities, now)
+            withdrawal.answered(link, isinstance(answer, Facts))
+        self._withdrawn = withdrawal.words()
+        self.targets.fail(FailureReason.CANCELLED, withdrawal.detail, now)
+        self._change()
+
+    def _give_slot_back(self) -> None:
+        """At once, unless workers may still be recording a window that nobody waits for any more."""
+        wait_s = self._window_ends - self._clock.monotonic()
+        if self._cancelled and wait_s > 0 and self.targets.may_record():
+            self._leaving = asyncio.create_task(self._leave_later(wait_s))
+        else:
+            self._around.slot.leave(self)
+
+    async def _leave_later(self, wait_s: float) -> None:
+        try:
+            await self._clock.sleep(wait_s)
+        finally:
+            self._around.slot.leave(self)
+
+    # ---- news
+
+    def _move(self, state: CaptureState) -> None:
+        moved = states.advance(self._state, state)
+        if moved is not self._state:
+            self._state = moved
+            self._change()
+
+    def _say(self, note: str) -> None:
+        if note != self._note:
+            self._note = note
+            self._change()
+
+    def _change(self) -> None:
+        self._news.set()
+        for watcher in self._watchers:
+            watcher.set()
+
+    async def _wait(self, at_most_s: float) -> None:
+        """Until there is news or time has passed. News of many agents is gathered, so that a large job's facts are
+        looked through a few times a second and not once per answer."""
+        passing = asyncio.ensure_future(self._clock.sleep(at_most_s))
+        coming = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait((passing, coming), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            passing.cancel()
+            coming.cancel()
+        await asyncio.sleep(len(self.targets.addresses()) / 5000)
+        self._news.clear()

@@ -1,0 +1,204 @@
+"""One link to each node agent, and what it said last.
+
+Every call has its own timeout and nothing is shared between links but the event loop: the budget of a dead node is its
+own. What a node last said about its workers is kept, so that a node that fell silent can be held to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import grpc
+import msgspec
+
+from sameshot.api import sameshot_pb2 as pb
+from sameshot.api.convert import from_proto, to_proto
+from sameshot.api.sameshot_pb2_grpc import AgentStub
+from sameshot.api.status import from_rpc
+from sameshot.api.views import MAX_MESSAGE_BYTES
+from sameshot.coordinator.clock import Clock
+from sameshot.coordinator.directory import AgentDirectory
+from sameshot.errors import SameshotError
+from sameshot.model import JobRef, TargetFact, Worker
+from sameshot.profiler.daemon import CAPABILITIES, BackendName, Capabilities
+
+CHANNEL_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    # gRPC waits up to two minutes before it looks at a restarted peer again; a capture has seconds.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.enable_http_proxy", 0),
+]
+
+Answer = TypeVar("Answer")
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """Who is registered on a node; `asked_at` is the moment of the question."""
+
+    node: str
+    backend: str
+    poll_interval_s: float
+    workers: tuple[Worker, ...]
+    asked_at: float
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What an agent knows about one capture; not `known`: it never accepted it, or lost it."""
+
+    known: bool
+    targets: tuple[TargetFact, ...]
+    asked_at: float
+
+
+class AgentLink:
+    def __init__(self, address: str, job: JobRef, clock: Clock, default_backend: BackendName) -> None:
+        self.address = address
+        self.listing: Listing | None = None
+        self.answered_at: float | None = None  # the last question that was answered, whatever it was
+        self.trouble = ""  # what went wrong since then
+        self._job = to_proto(job, pb.JobRef())
+        self._clock = clock
+        self._default_backend = default_backend
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._stub = AgentStub(self._channel)  # type: ignore[no-untyped-call]
+
+    @property
+    def node(self) -> str:
+        return self.listing.node if self.listing else ""
+
+    @property
+    def name(self) -> str:
+        return f"The agent of {self.node} ({self.address})" if self.node else f"The agent at {self.address}"
+
+    @property
+    def answers(self) -> bool:
+        return self.answered_at is not None and not self.trouble
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this agent's back end can see: nothing stronger is believed."""
+        backend = self.listing.backend if self.listing else ""
+        return CAPABILITIES[BackendName(backend) if backend in set(BackendName) else self._default_backend]
+
+    async def list_workers(self, timeout_s: float) -> Listing:
+        asked_at = self._clock.monotonic()
+        answer: pb.ListWorkersResponse = await self._call(
+            self._stub.ListWorkers, pb.ListWorkersRequest(job=self._job), timeout_s
+        )
+        workers = tuple(from_proto(each, Worker) for each in answer.workers)
+        listing = Listing(answer.node, answer.backend, answer.poll_interval_s, workers, asked_at)
+        if self.listing is None or self.listing.asked_at <= asked_at:
+            self.listing = listing
+        return listing
+
+    async def known_captures(self, capture_ids: Sequence[str], timeout_s: float) -> frozenset[str]:
+        """Those of `capture_ids` that this agent has accepted before, possibly for an earlier coordinator."""
+        request = pb.KnownCapturesRequest(job=self._job, capture_ids=capture_ids)
+        answer: pb.KnownCapturesResponse = await self._call(self._stub.KnownCaptures, request, timeout_s)
+        return frozenset(answer.capture_ids)
+
+    async def dispatch(self, request: pb.DispatchRequest, timeout_s: float) -> Facts:
+        request.job.CopyFrom(self._job)
+        return await self._facts(self._stub.Dispatch, request, timeout_s)
+
+    async def facts(self, capture_id: str, timeout_s: float) -> Facts:
+        request = pb.FactsRequest(job=self._job, capture_id=capture_id)
+        return await self._facts(self._stub.GetFacts, request, timeout_s)
+
+    async def withdraw(self, capture_id: str, reason: str, timeout_s: float) -> Facts:
+        request = pb.WithdrawRequest(job=self._job, capture_id=capture_id, reason=reason)
+        return await self._facts(self._stub.Withdraw, request, timeout_s)
+
+    async def publish(self, capture_id: str, manifest: bytes, timeout_s: float) -> str:
+        """Hand the manifest over for a conditional put; returns its URI. Raises AlreadyExists for another one."""
+        request = pb.PublishManifestRequest(job=self._job, capture_id=capture_id, manifest=manifest)
+        answer: pb.PublishManifestResponse = await self._call(self._stub.PublishManifest, request, timeout_s)
+        return answer.uri
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def _facts(self, method: Any, request: Any, timeout_s: float) -> Facts:
+        asked_at = self._clock.monotonic()
+        answer: pb.CaptureFacts = await self._call(method, request, timeout_s)
+        return Facts(answer.known, tuple(from_proto(each, TargetFact) for each in answer.targets), asked_at)
+
+    async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+        asked_at = self._clock.monotonic()
+        try:
+            answer = await method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            translated = from_rpc(error, self.name)
+            self.trouble = str(translated).removeprefix(f"{self.name} ").rstrip(".")
+            raise translated from None
+        self.answered_at = asked_at
+        self.trouble = ""
+        return answer
+
+
+class Roster:
+    """The links to all agents that the directory names."""
+
+    def __init__(self, directory: AgentDirectory, job: JobRef, clock: Clock, backend: BackendName) -> None:
+        self._directory = directory
+        self._job = job
+        self._clock = clock
+        self._backend = backend
+        self._links: dict[str, AgentLink] = {}
+
+    def links(self) -> list[AgentLink]:
+        """One per address that the directory names now; a link is kept as long as we live."""
+        found = []
+        for address in self._directory.addresses():
+            if address not in self._links:
+                self._links[address] = AgentLink(address, self._job, self._clock, self._backend)
+            found.append(self._links[address])
+        return found
+
+    def poll_interval_s(self, default: float) -> float:
+        """The longest time between two polls of a worker that any agent stated."""
+        stated = [each.listing.poll_interval_s for each in self.links() if each.listing is not None]
+        return max((each for each in stated if each > 0), default=default)
+
+    async def listen(self, every_s: float, timeout_s: float) -> None:
+        """Keep the listings fresh, each agent at its own pace, until cancelled."""
+        asking: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                for link in self.links():
+                    if link.address not in asking or asking[link.address].done():
+                        asking[link.address] = asyncio.create_task(_quietly(link.list_workers(timeout_s)))
+                await self._clock.sleep(every_s)
+        finally:
+            for task in asking.values():
+                task.cancel()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
+
+
+async def ask_all(
+    links: Iterable[AgentLink], question: Callable[[AgentLink], Awaitable[Answer]]
+) -> dict[str, Answer | SameshotError]:
+    """Ask all at once; each answer, or the error instead of it, by address."""
+
+    async def one(link: AgentLink) -> Answer | SameshotError:
+        try:
+            return await question(link)
+        except SameshotError as error:
+            return error
+
+    asked = list(links)
+    answers = await asyncio.gather(*(one(link) for link in asked))
+    return {link.address: answer for link, answer in zip(asked, answers, strict=True)}
+
+
+async def _quietly(call: Awaitable[object]) -> None:
+    with contextlib.suppress(SameshotError):
+        await call

@@ -1,0 +1,241 @@
+"""From what the nodes say about their workers to the closed set of targets of one capture. Pure.
+
+The registration's RANK and WORLD_SIZE are the only authority. Of several world sizes the latest registered one wins
+(the others are leftovers of an earlier start), and every rank of it becomes a target: covered by a live worker, or
+failed from the start with the reason why nobody covers it. A smaller set that looks complete can't come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from sameshot.model import (
+    Failure,
+    FailureReason,
+    Identity,
+    Phase,
+    Registration,
+    TargetFact,
+    TargetState,
+    Worker,
+    generation_of,
+)
+
+# Registrations are written by training processes; a world beyond this is a mistake or an attack, never a job.
+MAX_WORLD_SIZE = 1 << 16
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What one agent said about the job's workers: now, or, where it is `silent` (why, in words), at an earlier time.
+
+    `workers` is None when it never said anything.
+    """
+
+    address: str
+    node: str = ""
+    workers: tuple[Worker, ...] | None = None
+    silent: str | None = None
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """One target, and the agent that is responsible for it (None: nobody is)."""
+
+    fact: TargetFact
+    address: str | None = None
+
+
+class Frozen(msgspec.Struct, frozen=True):
+    """The closed set. `world_size` is None, and `targets` empty, when no worker of this job is known at all.
+
+    `message` says what doesn't fit together, in words; empty when everything does.
+    """
+
+    world_size: int | None = None
+    generation: str = ""
+    targets: tuple[Planned, ...] = ()
+    message: str = ""
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks that no live worker covers."""
+        ranks = (each.fact.identity.rank for each in self.targets if each.fact.state is TargetState.FAILED)
+        return tuple(sorted(rank for rank in ranks if rank is not None))
+
+
+def dispatchable(worker: Worker) -> bool:
+    """This worker can be asked for a window now, if it belongs to the set."""
+    registration = worker.registration
+    return (
+        worker.alive
+        and worker.current
+        and registration.phase is not Phase.EXITING
+        and registration.rank is not None
+        and registration.local_rank is not None
+        and registration.world_size is not None
+        and 0 <= registration.rank < registration.world_size <= MAX_WORLD_SIZE
+    )
+
+
+def freeze(seen: Sequence[Seen]) -> Frozen:
+    """Close the set with what is known now."""
+    answered = [(each, worker) for each in seen if each.silent is None for worker in each.workers or ()]
+    earlier = [(each, worker) for each in seen if each.silent is not None for worker in each.workers or ()]
+    usable = [(each, worker.registration) for each, worker in answered if dispatchable(worker)]
+    owed = [(each, worker.registration) for each, worker in earlier if dispatchable(worker)]
+    world_size = _latest_world_size(usable) or _latest_world_size(owed)
+    if world_size is None:
+        return Frozen(message=_nobody(seen))
+
+    remarks: list[str] = []
+    covered = _one_per_rank(_of_world(usable, world_size), remarks)
+    taken = {registration.target_id for _, registration in covered.values()}
+    lost = {
+        rank: pair
+        for rank, pair in _one_per_rank(_of_world(owed, world_size), []).items()
+        if rank not in covered and pair[1].target_id not in taken
+    }
+    taken |= {registration.target_id for _, registration in lost.values()}
+    gone = _one_per_rank(
+        [
+            (each, worker.registration)
+            for each, worker in answered
+            if not dispatchable(worker) and worker.registration.world_size == world_size
+        ],
+        [],
+    )
+    targets = [_covered(*covered[rank]) for rank in sorted(covered)]
+    unheard = [each for each in seen if each.silent is not None and each.workers is None]
+    for rank in range(world_size):
+        if rank in covered:
+            continue
+        if rank in lost:
+            targets.append(_unreachable(*lost[rank]))
+        else:
+            targets.append(_uncovered(rank, world_size, gone.get(rank), taken, unheard))
+    remarks += _disagreements(covered, usable, world_size)
+    return Frozen(
+        world_size=world_size,
+        generation=generation_of(pair[1].uuid for pair in (*covered.values(), *lost.values())),
+        targets=tuple(sorted(targets, key=lambda each: each.fact.identity.rank or 0)),
+        message=" ".join(remarks),
+    )
+
+
+_Pair = tuple[Seen, Registration]
+
+
+def _latest_world_size(pairs: Iterable[_Pair]) -> int | None:
+    latest = max(
+        (registration for _, registration in pairs),
+        key=lambda each: (each.registered_at_ns, each.world_size or 0, each.uuid),
+        default=None,
+    )
+    return None if latest is None else latest.world_size
+
+
+def _of_world(pairs: Iterable[_Pair], world_size: int) -> list[_Pair]:
+    return [pair for pair in pairs if pair[1].world_size == world_size]
+
+
+def _one_per_rank(pairs: Iterable[_Pair], remarks: list[str]) -> dict[int, _Pair]:
+    """The latest registration of each rank; no two of them under one target id."""
+    by_rank: dict[int, _Pair] = {}
+    by_target: dict[str, int] = {}
+    for pair in sorted(pairs, key=lambda pair: (-pair[1].registered_at_ns, pair[1].uuid)):
+        registration = pair[1]
+        rank = registration.rank
+        if rank is None:
+            continue
+        if rank in by_rank:
+            remarks.append(
+                f"Rank {rank} is registered twice: {by_rank[rank][1].target_id} is the later one and is captured, "
+                f"{registration.target_id} is left out."
+            )
+        elif registration.target_id in by_target:
+            remarks.append(
+                f"{registration.target_id} is registered as rank {by_target[registration.target_id]} and as rank "
+                f"{rank}; the later one counts."
+            )
+        else:
+            by_rank[rank] = pair
+            by_target[registration.target_id] = rank
+    return by_rank
+
+
+def _covered(seen: Seen, registration: Registration) -> Planned:
+    return Planned(TargetFact(registration.target_id, registration.identity), seen.address)
+
+
+def _unreachable(seen: Seen, registration: Registration) -> Planned:
+    detail = (
+        f"The agent of {seen.node or seen.address} does not answer ({seen.silent}), so rank {registration.rank} could "
+        "not be asked; the identity is from its last answer."
+    )
+    return Planned(_failed(registration.target_id, registration.identity, FailureReason.AGENT_UNREACHABLE, detail))
+
+
+def _uncovered(rank: int, world_size: int, gone: _Pair | None, taken: set[str], unheard: Sequence[Seen]) -> Planned:
+    """A rank of the world that no live worker covers: what is known about it decides the reason."""
+    if gone is not None and gone[1].target_id not in taken:
+        registration = gone[1]
+        what = "is exiting" if registration.phase is Phase.EXITING else "is not alive any more"
+        detail = f"Rank {rank} was registered by pid {registration.pid} on {registration.target_id}, but it {what}."
+        return Planned(_failed(registration.target_id, registration.identity, FailureReason.WORKER_EXITED, detail))
+    if unheard:
+        who = ", ".join(each.address for each in unheard[:5]) + (", …" if len(unheard) > 5 else "")
+        detail = (
+            f"Rank {rank} of {world_size} is registered on no node that answers; it may be on one that never did: "
+            f"{who}."
+        )
+        return Planned(_failed(f"rank/{rank}", Identity(rank=rank), FailureReason.AGENT_UNREACHABLE, detail))
+    last = ""
+    if gone is not None:
+        last = f" now; it was last seen on {gone[1].target_id}, which has another rank since"
+    detail = f"Rank {rank} of {world_size} never registered{last}: was its process armed, and has it imported torch?"
+    return Planned(_failed(f"rank/{rank}", Identity(rank=rank), FailureReason.NEVER_REGISTERED, detail))
+
+
+def _failed(target_id: str, identity: Identity, reason: FailureReason, detail: str) -> TargetFact:
+    return TargetFact(
+        target_id, identity, state=TargetState.FAILED, failure=Failure(reason, detail, TargetState.PENDING)
+    )
+
+
+def _disagreements(covered: dict[int, _Pair], usable: Sequence[_Pair], world_size: int) -> list[str]:
+    remarks = []
+    others = sorted({pair[1].world_size or 0 for pair in usable} - {world_size})
+    if others:
+        left_out = sum(pair[1].world_size != world_size for pair in usable)
+        sizes = ", ".join(map(str, others))
+        remarks.append(
+            f"{left_out} workers of another world size ({sizes}) are left out; the latest registered size is "
+            f"{world_size}."
+        )
+    places: dict[tuple[str, str], int | None] = {}
+    for _, registration in covered.values():
+        place = (registration.pod or registration.node or "node", registration.container)
+        places[place] = registration.local_world_size
+    if places and None not in places.values():
+        counted = sum(size or 0 for size in places.values())
+        if counted != world_size:
+            remarks.append(
+                f"{len(places)} pods or nodes with live workers expect {counted} workers in all, WORLD_SIZE says "
+                f"{world_size}."
+            )
+    return remarks
+
+
+def _nobody(seen: Sequence[Seen]) -> str:
+    if not seen:
+        return "No node agent is known to this coordinator, so no worker can be either."
+    silent = [each for each in seen if each.silent is not None]
+    if len(silent) == len(seen):
+        return f"None of {len(seen)} agents answers ({silent[0].address}: {silent[0].silent})."
+    unusable = [worker for each in seen for worker in each.workers or ()]
+    if not unusable:
+        also = f"; {len(silent)} agents do not answer" if silent else ""
+        return f"No worker of this job is registered on any of {len(seen)} nodes{also}: was it armed and is it running?"
+    note = next((worker.note for worker in unusable if worker.note), "not alive, exiting, or without a rank yet")
+    return f"None of {len(unusable)} registered workers can be captured now ({note})."

@@ -1,0 +1,109 @@
+"""Between a capture in memory and its manifest in the archive, both ways."""
+
+from __future__ import annotations
+
+import datetime
+
+from sameshot import manifest
+from sameshot.api.views import CaptureView
+from sameshot.errors import NotFound
+from sameshot.manifest import Manifest
+from sameshot.model import CaptureState, JobRef, TargetFact, TargetState
+from sameshot.storage import Storage
+
+
+def receipt_of(view: CaptureView) -> bytes:
+    """The manifest of a converged capture. Raises ManifestError where the facts contradict each other."""
+    if view.outcome is None or view.converged_at_ns is None:
+        raise ValueError("a capture has no manifest before it has converged")
+    capture = manifest.Capture(
+        capture_id=view.capture_id,
+        request_key=view.request_key or None,
+        caller=view.caller,
+        n=view.n,
+        job=manifest.Job.of(view.job, view.series or None),
+        world_size=view.world_size,
+        backend=view.backend,
+        generation=view.generation or None,
+        spec=view.spec,
+        start_at_ns=view.start_at_ns,
+        frozen_at=None if view.frozen_at_ns is None else manifest.timestamp(view.frozen_at_ns),
+        converged_at=manifest.timestamp(view.converged_at_ns),
+        outcome=view.outcome,
+    )
+    targets = [manifest.Target(each.target_id, each.identity, each.artifact, each.failure) for each in view.targets]
+    return manifest.encode(manifest.build(capture, targets))
+
+
+def view_of(read: Manifest, uri: str) -> CaptureView:
+    """A capture as its manifest tells it, whoever ran it."""
+    capture = read.capture
+    return CaptureView(
+        capture_id=capture.capture_id,
+        job=capture.job.ref,
+        series=capture.job.series or "",
+        caller=capture.caller,
+        request_key=capture.request_key or "",
+        n=capture.n,
+        spec=capture.spec,
+        state=CaptureState(capture.outcome.value),
+        backend=capture.backend,
+        world_size=capture.world_size,
+        generation=capture.generation or "",
+        start_at_ns=capture.start_at_ns,
+        common_window_ns=capture.common_window_ns,
+        frozen_at_ns=_ns(capture.frozen_at),
+        converged_at_ns=_ns(capture.converged_at),
+        published=True,
+        manifest_uri=uri,
+        expected=read.totals.expected,
+        archived=read.totals.archived,
+        failed=read.totals.failed,
+        targets=tuple(
+            TargetFact(
+                target_id=each.target_id,
+                identity=each.identity,
+                state=TargetState.ARCHIVED if each.artifact is not None else TargetState.FAILED,
+                artifact=each.artifact,
+                failure=each.failure,
+                late_start=None if each.artifact is None else each.artifact.late_start,
+            )
+            for each in read.targets
+        ),
+    )
+
+
+class Receipts:
+    """The job attempt's manifests in the archive; read only."""
+
+    def __init__(self, storage: Storage, job: JobRef) -> None:
+        self._storage = storage
+        self._job = job
+
+    def uri(self, capture_id: str) -> str:
+        return self._storage.uri(manifest.manifest_key(self._job, capture_id))
+
+    async def read(self, capture_id: str) -> bytes | None:
+        """None: there is none. Raises StorageError where the archive can't tell."""
+        try:
+            return await self._storage.get(manifest.manifest_key(self._job, capture_id))
+        except NotFound:
+            return None
+
+    async def view(self, capture_id: str) -> CaptureView | None:
+        """Raises ManifestError where something else stands there."""
+        data = await self.read(capture_id)
+        return None if data is None else view_of(manifest.decode(data), self.uri(capture_id))
+
+    async def capture_ids(self) -> list[str]:
+        """Every capture of this attempt that has a manifest."""
+        keys = await self._storage.list(self._job.path)
+        ends = [key.removeprefix(f"{self._job.path}/").split("/") for key in keys]
+        return [parts[0] for parts in ends if len(parts) == 2 and parts[1] == "manifest.json"]
+
+
+def _ns(moment: str | None) -> int | None:
+    if moment is None:
+        return None
+    since = datetime.datetime.fromisoformat(moment) - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    return since // datetime.timedelta(microseconds=1) * 1000

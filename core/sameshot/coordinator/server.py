@@ -1,0 +1,103 @@
+"""Starting and stopping a coordinator."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+import grpc
+
+from sameshot.api.sameshot_pb2_grpc import add_CoordinatorServicer_to_server
+from sameshot.api.views import MAX_MESSAGE_BYTES
+from sameshot.coordinator.auth import Authenticator, LocalCaller
+from sameshot.coordinator.book import Book
+from sameshot.coordinator.clock import Clock, SystemClock
+from sameshot.coordinator.config import CoordinatorConfig
+from sameshot.coordinator.directory import AgentDirectory, AgentsFile, FixedAgents
+from sameshot.coordinator.links import Roster
+from sameshot.coordinator.publish import Publisher
+from sameshot.coordinator.receipt import Receipts
+from sameshot.coordinator.service import CoordinatorService
+from sameshot.errors import UsageError
+from sameshot.storage import Storage
+
+
+class CoordinatorServer:
+    """One running coordinator. `start` returns the address in force; `stop` loses unfinished captures, by design."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        *,
+        clock: Clock | None = None,
+        directory: AgentDirectory | None = None,
+        authenticator: Authenticator | None = None,
+    ) -> None:
+        clock = clock or SystemClock()
+        self.config = config
+        self.roster = Roster(directory or _directory(config), config.job, clock, config.backend)
+        receipts = Receipts(Storage.open(config.archive), config.job)
+        publisher = Publisher(self.roster, receipts, clock, config.timings)
+        self.book = Book(config, self.roster, receipts, publisher, clock)
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+                ("grpc.so_reuseport", 0),  # a second coordinator on one port is a mistake, not load balancing
+            ]
+        )
+        service = CoordinatorService(config, self.book, authenticator or LocalCaller())
+        add_CoordinatorServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
+        self._listening: asyncio.Task[None] | None = None
+
+    async def start(self) -> str:
+        listen = self.config.listen
+        try:
+            port = self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise UsageError(f"The coordinator can't listen at {listen}: {error}") from None
+        await self._server.start()
+        address = listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
+        timings = self.config.timings
+        self._listening = asyncio.create_task(self.roster.listen(timings.listing_s, timings.freeze_s))
+        if self.config.address_file is not None:
+            _write_atomically(self.config.address_file, address)
+        return address
+
+    async def stop(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._listening
+        await self._server.stop(grace=0.2)
+        await self.book.close()
+        await self.roster.close()
+
+
+async def serve(config: CoordinatorConfig) -> None:
+    """Run a coordinator until SIGTERM or SIGINT (or cancellation)."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = CoordinatorServer(config)
+    await server.start()
+    try:
+        await stop.wait()
+    finally:
+        await server.stop()
+
+
+def _directory(config: CoordinatorConfig) -> AgentDirectory:
+    if config.agents_file is not None:
+        return AgentsFile(config.agents_file, also=config.agents)
+    return FixedAgents(config.agents)
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    scratch.write_text(text + "\n")
+    scratch.replace(path)
