@@ -1,0 +1,214 @@
+"""Announce: see a trace under its final name and take it into the spool, whatever else the agent is busy with.
+
+A thread of its own with a cadence of its own. Per round and target it does a handful of system calls (O(files), never
+O(bytes), never waiting for a disk), so reading gigabytes elsewhere delays nobody's announcement. Kineto writes
+`X.json.tmp` and renames it when it is done (measured); only the final name is looked at, and only the one with the pid
+of the expected worker. What stands there is moved, not copied: a deleted pod does not take the bytes along.
+
+A worker whose lock is free will write nothing more: after one more look at its folder it has exited.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from sameshot.agent import registrations, safefs
+from sameshot.agent.journal import Journal
+from sameshot.model import Registration
+
+log = logging.getLogger(__name__)
+
+CAPTURES = "captures"
+
+
+class Watch(msgspec.Struct, frozen=True):
+    """One expected file: `root/parts…/file_name`, owned by `uid`, to be moved to `destination`."""
+
+    capture_id: str
+    target_id: str
+    registration: Registration
+    root: Path
+    parts: tuple[str, ...]
+    file_name: str
+    uid: int
+    destination: Path
+    give_up_at_ns: int  # CLOCK_REALTIME
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.capture_id, self.target_id)
+
+    @property
+    def where(self) -> Path:
+        return self.root.joinpath(*self.parts, self.file_name)
+
+
+class Sight(enum.Enum):
+    ANNOUNCED = "announced"  # the file is in the spool
+    UNSAFE = "unsafe"  # something else stood there; it was not touched
+    STUCK = "stuck"  # the file is there but can't be moved
+    EXITED = "exited"  # the worker is gone and left no file
+    GAVE_UP = "gave_up"  # it is too late for a file
+
+
+class Sighting(msgspec.Struct, frozen=True):
+    watch: Watch
+    sight: Sight
+    detail: str = ""
+    size: int | None = None
+
+
+class Announcer:
+    """`on_sighting` is called in the announcing thread and must return at once."""
+
+    def __init__(
+        self,
+        period_s: float,
+        on_sighting: Callable[[Sighting], None],
+        journal: Journal,
+        *,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._period_s = period_s
+        self._on_sighting = on_sighting
+        self._journal = journal
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._watches: dict[tuple[str, str], Watch] = {}
+        self._dead: set[tuple[str, str]] = set()  # workers whose lock was free at the last look
+        self._troubles: dict[tuple[str, str], str] = {}  # why a file that is there can't be moved
+        self._ending = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._looks = 0
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="sameshot-announce", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def watch(self, watch: Watch) -> None:
+        with self._lock:
+            self._watches[watch.key] = watch
+
+    def forget(self, capture_id: str, target_id: str) -> None:
+        with self._lock:
+            self._drop((capture_id, target_id))
+
+    def look(self) -> list[Sighting]:
+        """One round over everything that is expected. The thread calls it once per period."""
+        self._looks += 1
+        with self._lock:
+            watches = list(self._watches.values())
+        found = []
+        for watch in watches:
+            sighting = self._look_at(watch)
+            if sighting is None:
+                continue
+            with self._lock:
+                if watch.key not in self._watches:
+                    continue  # forgotten meanwhile
+                self._drop(watch.key)
+            self._journal.record(
+                sighting.sight.value, watch.capture_id, watch.target_id, sighting.detail, look=self._looks
+            )
+            found.append(sighting)
+        return found
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._ending.is_set():
+            try:
+                for sighting in self.look():
+                    self._on_sighting(sighting)
+            except Exception:
+                log.exception("a look failed; the next one follows")  # this thread must outlive any surprise
+            due = max(due + self._period_s, time.monotonic())
+            self._ending.wait(due - time.monotonic())
+
+    def _look_at(self, watch: Watch) -> Sighting | None:
+        was_dead = watch.key in self._dead
+        try:
+            size = take(watch)
+        except safefs.Unsafe as error:
+            return Sighting(watch, Sight.UNSAFE, f"At {watch.where}: {error}. It was left untouched.")
+        except OSError as error:
+            detail = f"{watch.where} can't be moved into the spool: {error.strerror}. It was left where it is."
+            if error.errno == errno.EXDEV:
+                return Sighting(watch, Sight.STUCK, detail)
+            self._troubles[watch.key] = detail  # a full disk, say, may be mended: look again
+            size = None
+        if size is not None:
+            return Sighting(watch, Sight.ANNOUNCED, size=size)
+        trouble = self._troubles.get(watch.key)
+        if self._clock() > watch.give_up_at_ns:
+            sight = Sight.GAVE_UP if trouble is None else Sight.STUCK
+            return Sighting(watch, sight, trouble or f"No file {watch.where} appeared.")
+        if is_alive(watch):
+            self._dead.discard(watch.key)
+        elif not was_dead:
+            self._dead.add(watch.key)  # it may have finished its file between our look and its end: look once more
+        elif trouble is None:
+            pid = watch.registration.pid
+            return Sighting(watch, Sight.EXITED, f"Process {pid} ended before its trace appeared.")
+        return None
+
+    def _drop(self, key: tuple[str, str]) -> None:
+        self._watches.pop(key, None)
+        self._dead.discard(key)
+        self._troubles.pop(key, None)
+
+
+def take(watch: Watch) -> int | None:
+    """Move the finished file into the spool; its size, or None where there is none.
+
+    Raises `Unsafe` where something else than a plain file of the expected user stands there (it stays), OSError where
+    the move fails.
+    """
+    try:
+        with safefs.directory(watch.root, *watch.parts) as source:
+            seen = os.lstat(watch.file_name, dir_fd=source)
+            safefs.check_regular(seen, owner_uid=watch.uid)
+            with safefs.directory(watch.destination.parent) as spool:
+                name = watch.destination.name
+                os.rename(watch.file_name, name, src_dir_fd=source, dst_dir_fd=spool)
+                moved = os.lstat(name, dir_fd=spool)
+                # Between the look and the move the worker may have put something else there. A rename follows no
+                # link, so nothing happened to what it may have pointed at; but it must not pass for a trace.
+                if (moved.st_dev, moved.st_ino) != (seen.st_dev, seen.st_ino):
+                    os.rename(name, f"{name}.refused", src_dir_fd=spool, dst_dir_fd=spool)
+                    raise safefs.Unsafe("the file was exchanged while it was being taken")
+                return moved.st_size
+    except FileNotFoundError:
+        return None
+
+
+def is_alive(watch: Watch) -> bool:
+    """Whether the lock of this worker is held by the process that registered."""
+    try:
+        with safefs.directory(watch.root, registrations.WORKERS) as folder:
+            lock = registrations.read_lock(folder, watch.registration.uuid, owner_uid=watch.uid)
+    except FileNotFoundError:
+        return False  # its directory is gone, and the pod with it
+    except (OSError, safefs.Unsafe):
+        return True  # in doubt it lives; the announce deadline decides
+    return registrations.is_alive(watch.registration, lock)[0]
+
+
+def discard_leftover(watch: Watch) -> None:
+    """Remove the unfinished file of a worker that has ended: nobody will ever write to it again."""
+    with contextlib.suppress(OSError, safefs.Unsafe), safefs.directory(watch.root, *watch.parts) as folder:
+        os.unlink(f"{watch.file_name}.tmp", dir_fd=folder)

@@ -1,0 +1,161 @@
+"""Keep asking the profiler daemons until every target of a capture has its window, and follow what they know.
+
+One task per capture, so a silent daemon delays only the captures that need it. Asking is at-least-once: a config that
+the daemon forgot (an agent restart empties the broker) is asked for again, one that was fetched never is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from sameshot.agent.capturebook import Capture, CaptureBook, Target
+from sameshot.agent.daemons import Daemons
+from sameshot.agent.dispatch import NS_PER_MS, output_path
+from sameshot.agent.journal import Journal
+from sameshot.errors import SameshotError, Unreachable
+from sameshot.model import TargetFact, TargetState
+from sameshot.profiler.daemon import (
+    CAPABILITIES,
+    BackendName,
+    ProfilerDaemon,
+    TriggerFact,
+    TriggerRequest,
+    TriggerStatus,
+)
+
+log = logging.getLogger(__name__)
+
+_STATES = {
+    TriggerStatus.NOT_MATCHED: TargetState.DISPATCHED,
+    TriggerStatus.BUSY: TargetState.DISPATCHED,
+    TriggerStatus.QUEUED: TargetState.QUEUED,
+    TriggerStatus.CONSUMED: TargetState.CONSUMED,
+}
+_ASK_AGAIN = (TriggerStatus.NOT_MATCHED, TriggerStatus.BUSY)
+
+
+class Pursuit:
+    def __init__(
+        self, book: CaptureBook, daemons: Daemons, journal: Journal, *, backend: BackendName, retry_s: float
+    ) -> None:
+        self._book = book
+        self._daemons = daemons
+        self._journal = journal
+        self._remembers = not CAPABILITIES[
+            backend
+        ].sees_fetches  # a stock daemon outlives this agent, a broker does not
+        self._retry_s = retry_s
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}  # asking and taking back must not overtake each other
+
+    def begin(self, capture: Capture) -> None:
+        """Pursue a capture until none of its targets waits for a window; calling it again changes nothing."""
+        if capture.id not in self._tasks:
+            task = asyncio.create_task(self._pursue(capture))
+            self._tasks[capture.id] = task
+            task.add_done_callback(lambda _: self._tasks.pop(capture.id, None))
+
+    async def close(self) -> None:
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def withdraw(self, capture: Capture, targets: Sequence[Target]) -> dict[str, TriggerFact]:
+        """Take back what was not fetched; target_id → what is true now. Unreachable daemons leave theirs out."""
+        found: dict[str, TriggerFact] = {}
+        async with self._lock(capture):
+            for daemon, mine in self._by_daemon(targets):
+                try:
+                    facts = await daemon.withdraw(capture.id, [target.id for target in mine])
+                except SameshotError as error:
+                    log.warning("withdrawal failed capture=%s why=%r", capture.id, str(error))
+                    continue
+                found.update({fact.target_id: fact for fact in facts})
+        return found
+
+    async def _pursue(self, capture: Capture) -> None:
+        while waiting := [target for target in capture.open_targets if target.fact.state < TargetState.ANNOUNCED]:
+            groups = self._by_daemon(waiting)
+            await asyncio.gather(*(self._round(capture, daemon, targets) for daemon, targets in groups))
+            await asyncio.sleep(self._retry_s)
+
+    async def _round(self, capture: Capture, daemon: ProfilerDaemon, targets: Sequence[Target]) -> None:
+        try:
+            async with self._lock(capture):
+                known = {fact.target_id: fact for fact in await daemon.facts(capture.id)}
+                asked = [target for target in targets if self._must_ask(capture, target, known.get(target.id))]
+                if asked:
+                    facts = await daemon.trigger([_request(capture, target) for target in asked])
+                    known.update({fact.target_id: fact for fact in facts})
+            for target in targets:
+                if (fact := known.get(target.id)) is not None:
+                    await self._learn(capture, target, _as_target_fact(target, fact))
+        except Unreachable as error:
+            for target in targets:
+                note = f"the profiler daemon does not answer: {error}"
+                self._book.merge(target, msgspec.structs.replace(target.fact, note=note))
+        except Exception:
+            log.exception("asking the profiler daemon failed capture=%s; tried again", capture.id)
+
+    def _must_ask(self, capture: Capture, target: Target, known: TriggerFact | None) -> bool:
+        record = capture.record
+        if record.withdrawn is not None or target.fact.state.terminal:
+            return False
+        if time.time_ns() > record.announce_by_ns - record.spec.duration_ms * NS_PER_MS:
+            return False  # no window that begins now can be over in time
+        if known is not None:
+            return known.status in _ASK_AGAIN
+        return target.fact.state < TargetState.QUEUED or (
+            target.fact.state is TargetState.QUEUED and not self._remembers
+        )
+
+    async def _learn(self, capture: Capture, target: Target, fact: TargetFact) -> None:
+        before = target.fact.state
+        self._book.merge(target, fact)
+        if (after := target.fact.state) is not before:
+            self._journal.record(after.name.lower(), capture.id, target.id)
+            await asyncio.to_thread(self._book.write, target, target.status)
+
+    def _by_daemon(self, targets: Sequence[Target]) -> list[tuple[ProfilerDaemon, list[Target]]]:
+        groups: dict[int, tuple[ProfilerDaemon, list[Target]]] = {}
+        for target in targets:
+            daemon = self._daemons.of(target.accepted.path)
+            if daemon is not None and target.accepted.registration is not None:
+                groups.setdefault(id(daemon), (daemon, []))[1].append(target)
+        return list(groups.values())
+
+    def _lock(self, capture: Capture) -> asyncio.Lock:
+        return self._locks.setdefault(capture.id, asyncio.Lock())
+
+
+def _request(capture: Capture, target: Target) -> TriggerRequest:
+    registration = target.accepted.registration
+    assert registration is not None
+    return TriggerRequest(
+        capture_id=capture.id,
+        target_id=target.id,
+        pid=registration.pid,
+        kineto_job_id=registration.kineto_job_id,
+        spec=capture.record.spec,
+        start_at_ns=capture.record.start_at_ns,
+        output_path=output_path(target.accepted, capture.id),
+    )
+
+
+def _as_target_fact(target: Target, fact: TriggerFact) -> TargetFact:
+    """A trigger's answer in the words of the state machine; what it does not say stays as it was."""
+    state = _STATES.get(fact.status, target.fact.state)
+    waits = fact.status in _ASK_AGAIN
+    return msgspec.structs.replace(
+        target.fact,
+        state=state,
+        note=fact.status.value if waits else "",
+        late_start=fact.late_start if fact.late_start is not None else target.fact.late_start,
+        last_poll_age_s=fact.last_poll_age_s,
+    )

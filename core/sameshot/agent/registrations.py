@@ -1,0 +1,214 @@
+"""Who trains on this node: registrations on disk, judged by the record locks that their processes hold.
+
+The hook writes `<dir>/workers/<uuid>.json` and holds a POSIX record lock on `<uuid>.lock` for the life of the process.
+The lock is liveness, across pid namespaces and however the process ended; we only ever *ask* who holds it
+(F_OFD_GETLK), because taking it, even for a moment, could make the worker's own attempt fail. Files are other people's:
+see `safefs`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from sameshot.agent import safefs
+from sameshot.agent.discovery import WorkerDir, WorkerDirs
+from sameshot.errors import InvalidSpec
+from sameshot.model import REGISTRATION_SCHEMA, JobRef, Phase, Registration, Worker, check_name
+
+MAX_REGISTRATION_BYTES = 64 << 10
+MAX_ENTRIES = 4096  # of one directory; a worker that writes more only harms itself
+WORKERS = "workers"
+
+_UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+# struct flock of 64-bit Linux (fcntl(2)): l_type, l_whence, l_start, l_len, l_pid; OFD requests want l_pid 0.
+_FLOCK = struct.Struct("@hhqqi4x")
+
+log = logging.getLogger(__name__)
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A registration with where it was found and who wrote it."""
+
+    worker: Worker
+    where: WorkerDir
+    uid: int
+    gid: int
+
+    @property
+    def registration(self) -> Registration:
+        return self.worker.registration
+
+
+class Lock(msgspec.Struct, frozen=True):
+    """Whether a worker's lock is held; `holder` is its pid as seen from here, 0 where it can't be told."""
+
+    held: bool
+    holder: int = 0
+
+
+class Registrations:
+    """Reads all directories anew at every call: nothing is remembered that the disk would contradict."""
+
+    def __init__(self, dirs: WorkerDirs, node: str) -> None:
+        self._dirs = dirs
+        self._node = node
+        self._reported: set[tuple[str, str]] = set()
+
+    def all(self) -> list[Known]:
+        """Every readable registration of this node, dead ones too, newest first within one logical worker."""
+        found = [known for where in self._dirs.current() for known in self._read_dir(where)]
+        return judge(found)
+
+    def of(self, job: JobRef) -> list[Known]:
+        return [known for known in self.all() if known.registration.job == job]
+
+    def _read_dir(self, where: WorkerDir) -> Iterable[Known]:
+        try:
+            with safefs.directory(where.path, WORKERS) as fd:
+                names = sorted(name for name in os.listdir(fd) if name.endswith(".json"))
+                if len(names) > MAX_ENTRIES:
+                    self._refuse(where, WORKERS, f"{len(names)} registrations; only {MAX_ENTRIES} are read")
+                    names = names[:MAX_ENTRIES]
+                return [known for name in names if (known := self._read(fd, where, name)) is not None]
+        except FileNotFoundError:
+            return []
+        except (OSError, safefs.Unsafe) as error:
+            self._refuse(where, WORKERS, str(error))
+            return []
+
+    def _read(self, dir_fd: int, where: WorkerDir, name: str) -> Known | None:
+        try:
+            data, status = safefs.read_small(dir_fd, name, limit=MAX_REGISTRATION_BYTES, owner_uid=where.owner_uid)
+            registration = _decode(data, name.removesuffix(".json"))
+            registration = self._with_own_knowledge(registration, where)
+            lock = read_lock(dir_fd, registration.uuid, owner_uid=status.st_uid)
+        except FileNotFoundError:
+            return None  # it went away between the listing and now
+        except (OSError, safefs.Unsafe, InvalidSpec, msgspec.MsgspecError) as error:
+            self._refuse(where, name, str(error))
+            return None
+        alive, note = is_alive(registration, lock)
+        return Known(Worker(registration, alive=alive, note=note), where, status.st_uid, status.st_gid)
+
+    def _with_own_knowledge(self, registration: Registration, where: WorkerDir) -> Registration:
+        """A process may be mistaken, or lie, about where it runs; whoever found the directory knows."""
+        return msgspec.structs.replace(
+            registration,
+            node=where.node or registration.node or self._node,
+            pod=where.pod or registration.pod,
+            pod_uid=where.pod_uid or registration.pod_uid,
+        )
+
+    def _refuse(self, where: WorkerDir, name: str, why: str) -> None:
+        if (str(where.path), name) not in self._reported and len(self._reported) < 10_000:
+            self._reported.add((str(where.path), name))
+            log.warning("registration refused dir=%s name=%r why=%r", where.path, name[:80], why)
+
+
+def _decode(data: bytes, expected_uuid: str) -> Registration:
+    registration = msgspec.json.decode(data, type=Registration)
+    if registration.schema != REGISTRATION_SCHEMA:
+        raise InvalidSpec(f"its schema is {registration.schema[:60]!r}, this agent reads {REGISTRATION_SCHEMA}")
+    if registration.uuid != expected_uuid or not _UUID.fullmatch(registration.uuid):
+        raise InvalidSpec("its uuid is not its file's name")
+    check_name(registration.container, "Container")
+    check_name(registration.job.namespace, "Namespace")
+    check_name(registration.job.name, "Job")
+    for number, what in (
+        (registration.rank, "rank"),
+        (registration.local_rank, "local rank"),
+        (registration.pid, "pid"),
+    ):
+        if number is not None and not 0 <= number < 2**31:
+            raise InvalidSpec(f"its {what} is {number}")
+    if not 0 <= registration.job.attempt < 2**31 or not 0 <= registration.kineto_job_id < 2**63:
+        raise InvalidSpec("its attempt or Kineto job id is out of range")
+    return registration
+
+
+def read_lock(dir_fd: int, uuid: str, *, owner_uid: int | None) -> Lock:
+    """Who holds the lock file of this worker. A lock file that is gone is held by nobody."""
+    try:
+        fd = safefs.open_regular(dir_fd, f"{uuid}.lock", owner_uid=owner_uid)
+    except FileNotFoundError:
+        return Lock(held=False)
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, holder = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked))
+        return Lock(held=kind != fcntl.F_UNLCK, holder=max(holder, 0))
+    finally:
+        os.close(fd)
+
+
+def is_alive(registration: Registration, lock: Lock) -> tuple[bool, str]:
+    """(alive, why not). Where the holder is visible from here it must be the very process that registered."""
+    if not lock.held:
+        return False, "its process has ended"
+    if lock.holder and (ticks := start_ticks(lock.holder)) is not None and ticks != registration.start_ticks:
+        return False, f"its lock is held by another process (pid {lock.holder})"
+    return True, ""
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot (proc(5), stat field 22); None where it can't be read."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rpartition(b")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def judge(found: Iterable[Known]) -> list[Known]:
+    """Decide which registration is the current one of each logical worker (pod, container, local rank)."""
+    groups: dict[tuple[Any, ...], list[Known]] = {}
+    for known in found:
+        groups.setdefault(_logical_worker(known), []).append(known)
+    return [_with_verdict(known, group) for group in groups.values() for known in sorted(group, key=_newest_first)]
+
+
+def _logical_worker(known: Known) -> tuple[Any, ...]:
+    one = known.registration
+    # Without a local rank only the rank tells workers of one container apart.
+    place: tuple[Any, ...] = ("local rank", one.local_rank)
+    if one.local_rank is None:
+        place = ("rank", one.rank) if one.rank is not None else ("uuid", one.uuid)
+    return (str(known.where.path), one.pod_uid, one.container, one.job, *place)
+
+
+def _newest_first(known: Known) -> tuple[int, int]:
+    return (-known.registration.registered_at_ns, -known.registration.start_ticks)
+
+
+def _with_verdict(known: Known, group: Sequence[Known]) -> Known:
+    current, note = _verdict(known, [other for other in group if other.worker.alive])
+    return msgspec.structs.replace(known, worker=msgspec.structs.replace(known.worker, current=current, note=note))
+
+
+def _verdict(known: Known, living: Sequence[Known]) -> tuple[bool, str]:
+    one = known.registration
+    if not known.worker.alive:
+        return False, known.worker.note
+    # Children inherit RANK; of two processes for one local rank the ancestor is the trainer.
+    for other in living:
+        if other is not known and other.registration.pid in one.ancestors:
+            return False, f"it is a child process of the worker with pid {other.registration.pid}"
+    rivals = [
+        other
+        for other in living
+        if not any(third is not other and third.registration.pid in other.registration.ancestors for third in living)
+    ]
+    if (newest := min(rivals, key=_newest_first, default=known)) is not known:
+        return False, f"it was replaced by the worker with pid {newest.registration.pid}"
+    if one.phase is Phase.EXITING:
+        return False, "its process is ending"
+    if one.rank is None:
+        return False, "its rank is not known yet"
+    return True, ""

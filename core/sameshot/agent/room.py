@@ -1,0 +1,123 @@
+"""Room first: a capture that might fill the node's disk is refused before anything is sent (NO_ROOM).
+
+A pod that fills its ephemeral storage is evicted, and with it the training. So before a dispatch the agent compares
+what the window may write with what is free, counting the windows of other captures that have not been written yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from sameshot.agent import safefs
+from sameshot.agent.capturebook import CaptureRecord
+from sameshot.model import CaptureSpec, JobRef
+
+log = logging.getLogger(__name__)
+
+# Largest seen: 14–300 MB of JSON per second of window and GPU (measured on real jobs).
+DEFAULT_BYTES_PER_MS = 300_000.0
+
+
+class Rate(msgspec.Struct, frozen=True):
+    capture_id: str
+    bytes_per_ms: float
+
+
+class Rates:
+    """How much one rank of a job really wrote per millisecond of window, the last time it was asked the same way."""
+
+    def __init__(self, spool: Path) -> None:
+        self._path = spool / "rates.json"
+        self._rates: dict[str, Rate] = {}
+
+    def load(self) -> None:
+        try:
+            self._rates = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Rate])
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning("rates unreadable path=%s why=%r; defaults are used", self._path, str(error))
+
+    def bytes_per_ms(self, job: JobRef, spec: CaptureSpec) -> float:
+        known = self._rates.get(_key(job, spec))
+        return DEFAULT_BYTES_PER_MS if known is None else known.bytes_per_ms
+
+    def learn(self, record: CaptureRecord, size: int) -> None:
+        """Remember the largest rank of the last capture. Losing this file costs nothing but precision."""
+        key = _key(record.job, record.spec)
+        seen = Rate(record.capture_id, size / record.spec.duration_ms)
+        known = self._rates.get(key)
+        if known and known.capture_id == record.capture_id and known.bytes_per_ms >= seen.bytes_per_ms:
+            return
+        self._rates[key] = seen
+        try:
+            safefs.write_atomically(self._path, msgspec.json.encode(self._rates), durable=False)
+        except OSError as error:
+            log.warning("rates not written path=%s why=%r", self._path, str(error))
+
+
+class Demand(msgspec.Struct, frozen=True):
+    """What one window of one target may write below `path`, and what its owner may still store there."""
+
+    target_id: str
+    path: Path
+    size: int
+    limit_bytes: int | None = None
+
+
+def free_bytes(path: Path) -> int:
+    """What an unprivileged process may still write on the file system of `path`."""
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
+
+
+def refused(
+    demands: Iterable[Demand],
+    outstanding: Iterable[Demand],
+    *,
+    keep_free: int,
+    free: Callable[[Path], int] = free_bytes,
+) -> dict[str, str]:
+    """target_id → why its window might not fit. All targets of one file system are judged together."""
+    demands = list(demands)
+    problems: dict[str, str] = {}
+    for path in {demand.path for demand in demands}:
+        mine = [demand for demand in demands if demand.path == path]
+        limit = min((each.limit_bytes for each in mine if each.limit_bytes is not None), default=None)
+        if limit is not None and (needed := sum(each.size for each in mine)) > limit:
+            why = f"{len(mine)} windows may write {_mb(needed)} and their pod may still store {_mb(limit)}"
+            problems.update({each.target_id: why for each in mine})
+    waiting = list(outstanding)
+    for device in {_device(demand.path) for demand in demands}:
+        mine = [demand for demand in demands if _device(demand.path) == device]
+        needed = sum(each.size for each in mine)
+        promised = sum(each.size for each in waiting if _device(each.path) == device)
+        available = free(mine[0].path)
+        if needed + promised + keep_free > available:
+            why = (
+                f"{len(mine)} windows may write {_mb(needed)}, other captures {_mb(promised)}, and {_mb(keep_free)} "
+                f"must stay free, but the file system of {mine[0].path} has {_mb(available)}"
+            )
+            problems.update({each.target_id: why for each in mine})
+    return problems
+
+
+def _device(path: Path) -> int:
+    try:
+        return path.stat().st_dev
+    except OSError:
+        return -1
+
+
+def _key(job: JobRef, spec: CaptureSpec) -> str:
+    kind = msgspec.structs.replace(spec, duration_ms=1, start_delay_ms=None, warmup_ms=0)
+    return f"{job.namespace}/{job.name} {kind.digest}"
+
+
+def _mb(size: float) -> str:
+    return f"{size / 1e6:,.0f} MB"

@@ -1,0 +1,175 @@
+"""A bounded number of reading processes, smallest file first.
+
+A process that dies while it reads is replaced and its file is read once more; if the second one dies too, the file (or
+the machine) is the reason. A reading that nobody waits for any longer is ended at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from sameshot.agent.capturebook import Verified
+from sameshot.agent.verifyworker import Answer, Job
+from sameshot.errors import SameshotError, TraceError
+
+log = logging.getLogger(__name__)
+
+TRIES = 2
+IDLE_S = 60.0  # a process without work gives its memory back to the training node
+_LINE_LIMIT = 1 << 20
+
+
+class VerifierBroke(SameshotError):
+    """The reading process died, or reported a fault of its own, more than once."""
+
+
+class VerifyPool:
+    """`workers` processes at most, started when there is work. `command` is replaced in tests only."""
+
+    def __init__(self, workers: int, niceness: int, *, command: Sequence[str] | None = None) -> None:
+        own = (sys.executable, "-P", "-m", "sameshot.agent.verifyworker", str(os.getpid()), str(niceness))
+        self._slots = [_Slot(tuple(command or own)) for _ in range(max(1, workers))]
+        self._queue: asyncio.PriorityQueue[tuple[int, int, Job, asyncio.Future[Verified]]] = asyncio.PriorityQueue()
+        self._count = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        self._tasks = [asyncio.create_task(self._serve(slot)) for slot in self._slots]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for slot in self._slots:
+            await slot.stop()
+
+    async def warm(self) -> None:
+        """Start the processes now: a trace is about to come, and an interpreter takes a moment."""
+        for slot in self._slots:
+            try:
+                await slot.ensure()
+            except OSError as error:
+                log.warning("verifier not started why=%r; tried again when a trace comes", str(error))
+
+    @property
+    def pids(self) -> list[int]:
+        return [pid for slot in self._slots if (pid := slot.pid) is not None]
+
+    async def verify(self, job: Job, size: int) -> Verified:
+        """Raises TraceError (the trace is bad), OSError (the disk is full), VerifierBroke. Cancelling ends the work."""
+        result: asyncio.Future[Verified] = asyncio.get_running_loop().create_future()
+        self._count += 1
+        self._queue.put_nowait((size, self._count, job, result))
+        try:
+            return await result
+        finally:
+            result.cancel()
+
+    async def _serve(self, slot: _Slot) -> None:
+        while True:
+            try:
+                _, _, job, result = await asyncio.wait_for(self._queue.get(), IDLE_S)
+            except TimeoutError:
+                await slot.stop()
+                continue
+            try:
+                await self._read(slot, job, result)
+            except Exception as error:  # a slot must survive whatever one file does to it
+                log.exception("verifying failed path=%s", job.path)
+                if not result.done():
+                    result.set_exception(VerifierBroke(f"{type(error).__name__}: {error}"))
+
+    async def _read(self, slot: _Slot, job: Job, result: asyncio.Future[Verified]) -> None:
+        trouble = ""
+        for attempt in range(1, TRIES + 1):
+            if result.done():
+                return
+            asked = asyncio.create_task(slot.ask(job))
+            either: set[asyncio.Future[Any]] = {asked, result}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if result.done():
+                asked.cancel()
+                await asyncio.gather(asked, return_exceptions=True)
+                await slot.stop()  # it is in the middle of a file that nobody wants any more
+                return
+            try:
+                answer = asked.result()
+            except (SameshotError, OSError) as error:
+                trouble = str(error)
+                log.warning("verifier died path=%s attempt=%d why=%r", job.path, attempt, trouble)
+                await slot.stop()
+                continue
+            if answer.verified is not None:
+                result.set_result(answer.verified)
+                return
+            if (broken := answer.broken) is not None:
+                result.set_exception(
+                    TraceError(
+                        broken.kind, broken.detail, byte_offset=broken.byte_offset, event_index=broken.event_index
+                    )
+                )
+                return
+            if answer.errno is not None:
+                result.set_exception(OSError(answer.errno, answer.trouble or ""))
+                return
+            trouble = answer.trouble or "no answer"
+        result.set_exception(VerifierBroke(f"The verifier broke {TRIES} times on {job.path}: {trouble}."))
+
+
+class _Slot:
+    """One process, or none at the moment."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        self._command = command
+        self._process: asyncio.subprocess.Process | None = None
+        self._starting = asyncio.Lock()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def ensure(self) -> asyncio.subprocess.Process:
+        async with self._starting:
+            if self._process is None or self._process.returncode is not None:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self._command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    limit=_LINE_LIMIT,
+                )
+            return self._process
+
+    async def ask(self, job: Job) -> Answer:
+        process = await self.ensure()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+        await process.stdin.drain()
+        line = await process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise VerifierBroke(f"its process ended with {_ending(await process.wait())}")
+        try:
+            return msgspec.json.decode(line, type=Answer)
+        except msgspec.MsgspecError as error:
+            raise VerifierBroke(f"its process answered what nobody understands ({error})") from None
+
+    async def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()  # it holds nothing that a half-written scratch file would harm
+        await process.wait()
+
+
+def _ending(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
