@@ -1,0 +1,145 @@
+"""Sets of time spans as sorted, disjoint int64 nanosecond arrays, and the few operations that breakdowns need.
+
+Every share of time in a report is the length of such a set, so nothing is ever counted twice and the categories of a
+breakdown add up to the window exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+
+EMPTY: Ints = np.empty(0, dtype=np.int64)
+
+
+class Spans:
+    """A set of half-open spans [start, end): sorted, disjoint, none of them empty."""
+
+    __slots__ = ("_before", "end", "start")
+
+    def __init__(self, start: Ints = EMPTY, end: Ints = EMPTY) -> None:
+        """Take arrays that are sorted and disjoint already; `Spans.of` makes them so."""
+        self.start = start
+        self.end = end
+        self._before: Ints | None = None
+
+    @classmethod
+    def of(cls, start: npt.ArrayLike, end: npt.ArrayLike) -> Self:
+        """The union of arbitrary spans; empty and reversed ones are left out."""
+        starts = np.asarray(start, dtype=np.int64)
+        ends = np.asarray(end, dtype=np.int64)
+        keep = ends > starts
+        starts, ends = starts[keep], ends[keep]
+        if not len(starts):
+            return cls()
+        order = np.argsort(starts, kind="stable")
+        starts, reach = starts[order], np.maximum.accumulate(ends[order])
+        opens = np.concatenate(([True], starts[1:] > reach[:-1]))
+        closes = np.concatenate((opens[1:], [True]))
+        return cls(starts[opens], reach[closes])
+
+    @classmethod
+    def single(cls, start: int, end: int) -> Self:
+        return cls.of([start], [end])
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def total(self) -> int:
+        """Covered time in ns."""
+        return int((self.end - self.start).sum())
+
+    def contains(self, at: Ints) -> npt.NDArray[np.bool_]:
+        """Whether each moment lies inside the set."""
+        if not len(self):
+            return np.zeros(len(at), dtype=np.bool_)
+        index = np.searchsorted(self.start, at, side="right") - 1
+        inside: npt.NDArray[np.bool_] = (index >= 0) & (at < self.end[index])
+        return inside
+
+    def before(self, at: npt.ArrayLike) -> Ints:
+        """How much covered time lies before each moment, so that `before(b) - before(a)` is the time within [a, b)."""
+        moments = np.asarray(at, dtype=np.int64)
+        if not len(self):
+            return np.zeros(len(moments), dtype=np.int64)
+        if self._before is None:
+            self._before = np.concatenate(([0], np.cumsum(self.end - self.start)))
+        index = np.searchsorted(self.start, moments, side="right")
+        last = np.maximum(index - 1, 0)
+        overhang = np.where(index > 0, np.maximum(self.end[last] - moments, 0), 0)
+        covered: Ints = self._before[index] - overhang
+        return covered
+
+    def within(self, edges: npt.ArrayLike) -> Ints:
+        """Covered time between neighbouring edges: one number less than there are edges."""
+        return np.diff(self.before(edges))
+
+    def __and__(self, other: Spans) -> Spans:
+        return self._combine(other, keep_other=True)
+
+    def __sub__(self, other: Spans) -> Spans:
+        return self._combine(other, keep_other=False)
+
+    def __or__(self, other: Spans) -> Spans:
+        return union((self, other))
+
+    def _combine(self, other: Spans, *, keep_other: bool) -> Spans:
+        if not len(self) or not len(other):
+            return Spans() if keep_other else self
+        edges = np.unique(np.concatenate((self.start, self.end, other.start, other.end)))
+        at = edges[:-1]
+        keep = self.contains(at) & (other.contains(at) == keep_other)
+        return Spans.of(at[keep], edges[1:][keep])
+
+
+def union(parts: Iterable[Spans]) -> Spans:
+    """All time that is covered by any of the parts."""
+    sets = list(parts)
+    if not sets:
+        return Spans()
+    return Spans.of(np.concatenate([s.start for s in sets]), np.concatenate([s.end for s in sets]))
+
+
+def self_segments(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """Cut the nested spans of one thread into pieces that belong to the innermost span only.
+
+    Returns (owner, start, end) of the pieces; owner is an index into the input. A child that outlives its parent
+    (which clock granularity can produce) is cut at the parent's end, so no moment has two owners.
+    """
+    order = np.lexsort((-end, start))
+    owners: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    stack: list[tuple[int, int]] = []  # (owner, end)
+    cursor = 0
+
+    def emit(owner: int, until: int) -> None:
+        nonlocal cursor
+        if until > cursor:
+            owners.append(owner)
+            starts.append(cursor)
+            ends.append(until)
+            cursor = until
+
+    for index, begin, finish in zip(order.tolist(), start[order].tolist(), end[order].tolist(), strict=True):
+        while stack and stack[-1][1] <= begin:
+            owner, until = stack.pop()
+            emit(owner, until)
+        if stack:
+            emit(stack[-1][0], begin)
+            finish = min(finish, stack[-1][1])
+        cursor = max(cursor, begin) if stack else begin
+        if finish > begin:
+            stack.append((index, finish))
+    while stack:
+        owner, until = stack.pop()
+        emit(owner, until)
+    as_ints = (np.asarray(values, dtype=np.int64) for values in (owners, starts, ends))
+    owner_array, start_array, end_array = as_ints
+    return owner_array, start_array, end_array

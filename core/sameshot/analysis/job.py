@@ -1,0 +1,358 @@
+"""`reduce`: the summaries of all ranks and the manifest in, one job-wide `Summary` out. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+import numpy as np
+
+import sameshot
+from sameshot.analysis import late
+from sameshot.analysis.late import Evidence
+from sameshot.analysis.match import collective_rows, match_streams
+from sameshot.analysis.summary import (
+    CaptureInfo,
+    DeviceTimes,
+    MissingRank,
+    NamedTime,
+    Part,
+    PartTimes,
+    RankRow,
+    RankSummary,
+    Spread,
+    StepMethod,
+    Summary,
+    Verdict,
+)
+from sameshot.analysis.text import ms, percent
+from sameshot.manifest import Manifest, Provenance, Target, timestamp
+from sameshot.model import Artifact, Identity
+
+_TOP = 20
+
+
+def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: str = "") -> Summary:
+    """Compare the ranks of one capture.
+
+    Ranks of the manifest for which no summary is given are missing; so are those that it lists as failed.
+    `location` only says in the report where the manifest was read.
+    """
+    ranks = sorted(summaries, key=lambda s: (s.identity.rank is None, s.identity.rank or 0, s.target_id))
+    targets = {target.target_id: target for target in manifest.targets}
+    missing = _missing(manifest, {rank.target_id for rank in ranks})
+    common = _common_window(ranks)
+    cross_rank = len(ranks) > 1 and common is not None and common > 0
+    matched, alignments = match_streams(ranks) if cross_rank else ([], [])
+    evidence = late.gather(ranks, matched)
+    verdict = late.judge(ranks, evidence, cross_rank=cross_rank)
+    rows = _rows(ranks, targets, evidence)
+    expected = max(manifest.totals.expected, manifest.capture.world_size or 0)
+    devices = [rank.device for rank in ranks if rank.device is not None]
+    summary = Summary(
+        generator=f"sameshot {sameshot.__version__}",
+        generated_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        capture=_capture(manifest, location),
+        expected_ranks=expected,
+        analysed_ranks=len(ranks),
+        missing=missing,
+        warnings=tuple(_warnings(manifest, ranks, targets, common)),
+        findings=(),
+        common_window=common,
+        cross_rank=cross_rank,
+        late=verdict,
+        step_time=_spread(np.concatenate([np.diff(r.steps.edges) for r in ranks if r.steps.count]).tolist())
+        if any(r.steps.count for r in ranks)
+        else None,
+        step_ranks=sum(r.steps.count > 0 for r in ranks),
+        parts=_sum_parts(rank.parts for rank in ranks),
+        device=_sum_devices(devices),
+        device_ranks=len(devices),
+        ranks=tuple(rows),
+        operators=_merge_named([rank.operators for rank in ranks]),
+        collectives=tuple(collective_rows(ranks, matched)),
+        alignments=tuple(alignments),
+        notes=tuple(_notes(ranks)),
+    )
+    return msgspec.structs.replace(summary, findings=tuple(findings(summary)))
+
+
+def findings(summary: Summary) -> list[str]:
+    """What a person should know first, most important first; one short sentence each."""
+    found = []
+    if summary.missing:
+        names = ", ".join(
+            f"{name} ({m.reason})" for name, m in zip(summary.missing_ranks, summary.missing, strict=True)
+        )
+        found.append(
+            f"{len(summary.missing)} of {summary.expected_ranks} ranks have no verified trace: {names}; "
+            f"all numbers rest on the other {summary.analysed_ranks}"
+        )
+    found += [_late_sentence(summary, index) for index in range(len(summary.late.ranks))]
+    if summary.late.verdict is Verdict.NONE:
+        found.append(f"no rank is late: {_uncapitalised(summary.late.reason)}")
+    elif summary.late.verdict is Verdict.UNKNOWN:
+        found.append(f"which rank is late can't be said: {_uncapitalised(summary.late.reason)}")
+    if (step := summary.step_time) is not None:
+        found.append(
+            f"a step takes {ms(step.median)} (median; most between {ms(step.p10)} and {ms(step.p90)}; "
+            f"{step.count} steps on {_ranks(summary.step_ranks)})"
+        )
+    if summary.parts.total:
+        shares = ", ".join(
+            f"{percent(summary.parts.get(part) / summary.parts.total)} {PART_WORDS[part]}"
+            for part in Part
+            if summary.parts.get(part) >= 0.005 * summary.parts.total
+        )
+        found.append(f"main threads: {shares} ({_ranks(summary.analysed_ranks)})")
+    if (device := summary.device) is not None and device.total:
+        found.append(
+            f"GPUs: {percent(device.compute / device.total)} computing, "
+            f"{percent(device.communication / device.total)} only communicating, "
+            f"{percent(device.idle / device.total)} idle ({_ranks(summary.device_ranks)})"
+        )
+    return [sentence.rstrip(".") for sentence in found]
+
+
+PART_WORDS: dict[Part, str] = {
+    Part.OPERATORS: "in operators",
+    Part.COMMUNICATION: "in communication",
+    Part.DATA_WAIT: "waiting for data",
+    Part.RUNTIME: "in CUDA calls",
+    Part.BACKWARD_THREAD: "waiting for the backward thread",
+    Part.UNTRACED: "untraced (Python, sleep or blocked)",
+}
+
+
+def _late_sentence(summary: Summary, index: int) -> str:
+    rank = summary.late.ranks[index]
+    why = late.because(rank)
+    return f"{rank.sentence}{'; ' + why if why else ''} (confidence {rank.confidence.value})"
+
+
+def _uncapitalised(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
+
+
+def _ranks(count: int) -> str:
+    return f"{count} rank{'' if count == 1 else 's'}"
+
+
+def _capture(manifest: Manifest, location: str) -> CaptureInfo:
+    capture = manifest.capture
+    captured = capture.provenance is Provenance.CAPTURED
+    return CaptureInfo(
+        capture_id=capture.capture_id,
+        manifest=location,
+        manifest_sha256=manifest.sha256,
+        provenance=capture.provenance.value,
+        namespace=capture.job.namespace,
+        job=capture.job.name,
+        job_uid=capture.job.uid,
+        attempt=capture.job.attempt,
+        series=capture.job.series,
+        outcome=capture.outcome.value,
+        world_size=capture.world_size,
+        asked_window=capture.spec.duration_ms * 1_000_000 if captured else None,
+        frozen_at=capture.frozen_at,
+    )
+
+
+def _missing(manifest: Manifest, analysed: set[str]) -> tuple[MissingRank, ...]:
+    """Failed targets, archived ones that were not analysed, and ranks of the world that no target stands for."""
+    found = []
+    for target in manifest.targets:
+        if target.target_id in analysed:
+            continue
+        failure = target.failure
+        found.append(
+            MissingRank(
+                rank=target.identity.rank,
+                target_id=target.target_id,
+                where=where(target.identity),
+                reason=failure.reason.value if failure is not None else "NOT_ANALYSED",
+                detail=failure.detail if failure is not None else "Its trace is in the manifest but was not analysed.",
+            )
+        )
+    named = {target.identity.rank for target in manifest.targets}
+    found += [
+        MissingRank(
+            rank=rank,
+            target_id=f"rank/{rank}",
+            where="",
+            reason="NOT_IN_MANIFEST",
+            detail="The job's world size includes this rank, but the manifest has no target for it.",
+        )
+        for rank in range(manifest.capture.world_size or 0)
+        if rank not in named
+    ]
+    return tuple(sorted(found, key=lambda m: (m.rank is None, m.rank or 0, m.target_id)))
+
+
+def where(identity: Identity) -> str:
+    """Pod and node as far as they are known."""
+    parts = [f"pod {identity.pod}" if identity.pod else "", f"node {identity.node}" if identity.node else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _common_window(ranks: Sequence[RankSummary]) -> int | None:
+    """Time that all analysed windows share by the hosts' clocks; negative: the gap between them."""
+    if not ranks:
+        return None
+    return min(r.window_end_ns for r in ranks) - max(r.window_start_ns for r in ranks)
+
+
+def _warnings(
+    manifest: Manifest, ranks: Sequence[RankSummary], targets: dict[str, Target], common: int | None
+) -> Iterable[str]:
+    captured = manifest.capture.provenance is Provenance.CAPTURED
+    asked = manifest.capture.spec.duration_ms * 1_000_000 if captured else 0
+    window = asked or int(np.median([rank.window for rank in ranks] or [0]))
+    if len(ranks) > 1 and common is not None:
+        if common <= 0:
+            yield (
+                f"The windows of these {_ranks(len(ranks))} share no time (by their clocks {ms(-common)} lie between "
+                "them): ranks are not compared with each other."
+            )
+        elif 2 * common < window:
+            yield (
+                f"All {_ranks(len(ranks))} share only {ms(common)} of a {ms(window)} window: "
+                "comparisons between ranks rest on little."
+            )
+    tardy = [r.label for r in ranks if (a := _artifact(targets, r)) is not None and a.late_start]
+    if tardy:
+        yield f"The offered start could not be met on {', '.join(tardy)}: {_its(tardy)} window began late."
+    doubles = [
+        f"rank {rank}" for rank, n in Counter(r.identity.rank for r in ranks).items() if n > 1 and rank is not None
+    ]
+    if doubles:
+        yield f"More than one trace claims {', '.join(doubles)}; each is shown under its target's name as well."
+    unknown: Counter[str] = Counter()
+    for rank in ranks:
+        unknown.update(rank.trace.unknown_categories)
+    if unknown:
+        listed = ", ".join(f"{name!r} ({count})" for name, count in unknown.most_common(8))
+        yield f"Events of unknown categories were counted but not interpreted: {listed}."
+    if ranks and not any(rank.steps.count for rank in ranks):
+        yield f"No training steps could be recognised: {_uncapitalised(ranks[0].steps.note)}"
+
+
+def _its(names: Sequence[str]) -> str:
+    return "its" if len(names) == 1 else "their"
+
+
+def _artifact(targets: dict[str, Target], rank: RankSummary) -> Artifact | None:
+    target = targets.get(rank.target_id)
+    return None if target is None else target.artifact
+
+
+def _notes(ranks: Sequence[RankSummary]) -> Iterable[str]:
+    if any(rank.steps.method is StepMethod.OPTIMIZER for rank in ranks):
+        yield (
+            "A wall-clock window has no ProfilerStep marks, because nobody calls profiler.step(): steps are inferred "
+            "from the ends of Optimizer.step."
+        )
+    notes: defaultdict[str, list[str]] = defaultdict(list)
+    for rank in ranks:
+        if rank.steps.method is StepMethod.UNKNOWN or "(" in rank.steps.note:
+            notes[rank.steps.note].append(rank.label)
+        for oddity, count in rank.trace.oddities.items():
+            notes[f"Strange values in the trace: {oddity} ({count})."].append(rank.label)
+        for stream in rank.streams:
+            if stream.left_out:
+                notes[
+                    f"{stream.left_out} collective(s) of {stream.key} were still running when the recording ended (or "
+                    "were too many) and are left out."
+                ].append(rank.label)
+    for note, labels in notes.items():
+        yield f"{', '.join(labels)}: {note}"
+    if ranks and not any(rank.device is not None for rank in ranks):
+        yield "No GPU activity was recorded: the breakdown is of main threads."
+    yield (
+        "Untraced time has no event: Python code, sleeping or blocking calls. Record Python stacks to see what runs "
+        "there."
+    )
+    yield "Waiting for data says nothing about whether the batch size is already at its ceiling."
+
+
+def _rows(ranks: Sequence[RankSummary], targets: dict[str, Target], evidence: Evidence | None) -> list[RankRow]:
+    first = min((rank.window_start_ns for rank in ranks), default=0)
+    doubles = {label for label, count in Counter(rank.label for rank in ranks).items() if count > 1}
+    rows = []
+    for index, rank in enumerate(ranks):
+        row = evidence.ranks.index(index) if evidence is not None and index in evidence.ranks else None
+        artifact = _artifact(targets, rank)
+        lateness = None
+        if evidence is not None and row is not None and evidence.lateness.shape[1]:
+            lateness = int(np.median(evidence.lateness[row]))
+        rows.append(
+            RankRow(
+                label=f"{rank.label} {rank.target_id}" if rank.label in doubles else rank.label,
+                rank=rank.identity.rank,
+                target_id=rank.target_id,
+                node=rank.identity.node,
+                pod=rank.identity.pod,
+                window=rank.window,
+                window_start=timestamp(rank.window_start_ns),
+                starts_after=rank.window_start_ns - first,
+                late_start=artifact is not None and artifact.late_start,
+                main_thread=rank.main_thread,
+                parts=rank.parts,
+                device=rank.device,
+                step_count=rank.steps.count,
+                step_method=rank.steps.method,
+                step_confidence=rank.steps.confidence,
+                step_note=rank.steps.note,
+                step_time=_spread(np.diff(rank.steps.edges).tolist()) if rank.steps.count else None,
+                step_parts=_median_parts(rank.steps.parts),
+                collectives=sum(len(stream.dur) for stream in rank.streams),
+                waited=int(evidence.total_wait[row]) if evidence is not None and row is not None else None,
+                last_arrivals=int(evidence.last[row]) if evidence is not None and row is not None else None,
+                lateness_per_step=lateness,
+                operators=rank.operators,
+                kernels=rank.kernels,
+                untraced_python=rank.untraced_python,
+                timeline=rank.timeline,
+                trace=rank.trace,
+            )
+        )
+    return rows
+
+
+def _spread(values: Sequence[int]) -> Spread | None:
+    if not values:
+        return None
+    p10, median, p90 = (int(v) for v in np.percentile(values, (10, 50, 90)))
+    return Spread(count=len(values), median=median, p10=p10, p90=p90, minimum=min(values), maximum=max(values))
+
+
+def _median_parts(steps: Sequence[PartTimes]) -> PartTimes | None:
+    if not steps:
+        return None
+    return PartTimes(**{part.value: int(np.median([step.get(part) for step in steps])) for part in Part})
+
+
+def _sum_parts(all_parts: Iterable[PartTimes]) -> PartTimes:
+    sums: Counter[str] = Counter()
+    for parts in all_parts:
+        sums.update({part.value: parts.get(part) for part in Part})
+    return PartTimes(**sums)
+
+
+def _sum_devices(devices: Sequence[DeviceTimes]) -> DeviceTimes | None:
+    if not devices:
+        return None
+    return DeviceTimes(**{field: sum(getattr(d, field) for d in devices) for field in DeviceTimes.__struct_fields__})
+
+
+def _merge_named(lists: Iterable[Sequence[NamedTime]]) -> tuple[NamedTime, ...]:
+    """Sum equal names over ranks. Each rank gives its own top list, so rarer names may miss a rank's small share."""
+    sums: dict[str, tuple[int, int, int]] = {}
+    for named in lists:
+        for item in named:
+            count, total, mine = sums.get(item.name, (0, 0, 0))
+            sums[item.name] = (count + item.count, total + item.total, mine + item.self_time)
+    ranked = sorted(sums.items(), key=lambda pair: (-pair[1][2], pair[0]))
+    return tuple(NamedTime(name, *times) for name, times in ranked[:_TOP])

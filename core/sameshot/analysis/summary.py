@@ -1,0 +1,343 @@
+"""The results of analysis as values: what `map` returns for one rank and what `reduce` makes of all.
+
+`RankSummary` is small enough to travel through a workflow engine; `Summary` is what `summary.json` holds. Both carry a
+schema name whose number changes only when a field changes its meaning. Durations are integer nanoseconds. Points in
+time are nanoseconds after the start of the rank's own window; only `window_start_ns`/`window_end_ns` are
+CLOCK_REALTIME of that rank's host.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from sameshot.model import Identity
+
+RANK_SCHEMA = "sameshot.dev/rank-summary/v1"
+SUMMARY_SCHEMA = "sameshot.dev/summary/v1"
+
+
+class Confidence(enum.StrEnum):
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+    NONE = "none"  # not known at all
+
+
+class Part(enum.StrEnum):
+    """Where the main thread's time went. Each moment of the window belongs to exactly one part."""
+
+    OPERATORS = "operators"
+    COMMUNICATION = "communication"  # issuing collectives, or a gloo collective runs and the thread records nothing
+    DATA_WAIT = "data_wait"  # inside the DataLoader's __next__
+    RUNTIME = "runtime"  # CUDA calls outside any operator, such as a device synchronisation
+    BACKWARD_THREAD = "backward_thread"  # waiting while autograd's own thread runs operators
+    UNTRACED = "untraced"  # no event: Python, sleep, or blocked
+
+
+class PartTimes(msgspec.Struct, frozen=True):
+    """Time per part, in ns. The sum is the length of the window (or of the step)."""
+
+    operators: int = 0
+    communication: int = 0
+    data_wait: int = 0
+    runtime: int = 0
+    backward_thread: int = 0
+    untraced: int = 0
+
+    @property
+    def total(self) -> int:
+        return sum(self.get(part) for part in Part)
+
+    def get(self, part: Part) -> int:
+        value: int = getattr(self, part.value)
+        return value
+
+
+class DeviceTimes(msgspec.Struct, frozen=True):
+    """How the GPUs of one rank spent the window, in ns. The sum is the window."""
+
+    compute: int  # a kernel that is not communication runs
+    communication: int  # only communication kernels run; waiting for late ranks is in here
+    memory: int  # only copies or memsets run
+    idle: int
+    kernels: int  # how many
+    overlapped: int  # communication that ran while compute ran as well (inside `compute`)
+
+    @property
+    def total(self) -> int:
+        return self.compute + self.communication + self.memory + self.idle
+
+
+class NamedTime(msgspec.Struct, frozen=True):
+    """One name with its count, whole duration and self time (without its children), in ns."""
+
+    name: str
+    count: int
+    total: int
+    self_time: int
+
+
+class StepMethod(enum.StrEnum):
+    PROFILER_STEP = "profiler_step"
+    OPTIMIZER = "optimizer"
+    UNKNOWN = "unknown"
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """Training steps inside the window. `edges` has one moment more than there are whole steps."""
+
+    method: StepMethod
+    confidence: Confidence
+    note: str
+    edges: tuple[int, ...] = ()
+    parts: tuple[PartTimes, ...] = ()
+
+    @property
+    def count(self) -> int:
+        return max(len(self.edges) - 1, 0)
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """The collectives of one rank on one process group (or GPU stream, or all gloo threads), in order of start.
+
+    Parallel columns: `signature` indexes `signatures` (kind, size and type as far as the trace says). `left_out` counts
+    those in flight when recording stopped: their durations are not real.
+    """
+
+    key: str
+    source: str  # "gloo" or "nccl"
+    signatures: tuple[str, ...]
+    signature: tuple[int, ...]
+    start: tuple[int, ...]
+    dur: tuple[int, ...]
+    seq: tuple[int, ...] | None = None
+    left_out: int = 0
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """The main thread at the resolution of a screen: runs of (part, number of buckets)."""
+
+    bucket: int
+    runs: tuple[tuple[Part, int], ...]
+
+
+class TraceFacts(msgspec.Struct, frozen=True):
+    """What was in the file, so that nothing is dropped in silence."""
+
+    events: int
+    by_category: dict[str, int]
+    unknown_categories: dict[str, int]
+    oddities: dict[str, int]
+    raw_size: int
+    raw_sha256: str
+
+
+class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the job-wide analysis needs to know about one verified trace."""
+
+    schema: str = RANK_SCHEMA
+    target_id: str
+    identity: Identity
+    window_start_ns: int
+    window_end_ns: int
+    trace: TraceFacts
+    main_thread: str | None
+    parts: PartTimes
+    device: DeviceTimes | None
+    operators: tuple[NamedTime, ...]
+    kernels: tuple[NamedTime, ...]
+    untraced_python: tuple[NamedTime, ...]  # what Python was doing where no operator ran; needs recorded stacks
+    steps: Steps
+    streams: tuple[Stream, ...]
+    timeline: Timeline | None
+
+    @property
+    def label(self) -> str:
+        return self.target_id if self.identity.rank is None else f"rank {self.identity.rank}"
+
+    @property
+    def window(self) -> int:
+        return self.window_end_ns - self.window_start_ns
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """A distribution in ns; None where there was nothing to measure."""
+
+    count: int
+    median: int
+    p10: int
+    p90: int
+    minimum: int
+    maximum: int
+
+
+class CaptureInfo(msgspec.Struct, frozen=True):
+    """Where the traces came from; copied from the manifest."""
+
+    capture_id: str
+    manifest: str
+    manifest_sha256: str
+    provenance: str
+    namespace: str
+    job: str
+    job_uid: str
+    attempt: int
+    series: str | None
+    outcome: str
+    world_size: int | None
+    asked_window: int | None  # ns
+    frozen_at: str | None
+
+
+class MissingRank(msgspec.Struct, frozen=True):
+    """A rank of the job without a verified trace, and why."""
+
+    rank: int | None
+    target_id: str
+    where: str
+    reason: str
+    detail: str
+
+
+class RankRow(msgspec.Struct, frozen=True):
+    """One rank in the report."""
+
+    label: str
+    rank: int | None
+    target_id: str
+    node: str | None
+    pod: str | None
+    window: int
+    window_start: str  # RFC 3339
+    starts_after: int  # ns after the first window of the job began, by the hosts' clocks
+    late_start: bool
+    main_thread: str | None
+    parts: PartTimes
+    device: DeviceTimes | None
+    step_count: int
+    step_method: StepMethod
+    step_confidence: Confidence
+    step_note: str
+    step_time: Spread | None
+    step_parts: PartTimes | None  # median of each part per step: these need not add up
+    collectives: int
+    waited: int | None  # total wait for later ranks at matched collectives; None: nothing could be matched
+    last_arrivals: int | None
+    lateness_per_step: int | None  # median; how much later than the typical rank it came to the collectives of a step
+    operators: tuple[NamedTime, ...]
+    kernels: tuple[NamedTime, ...]
+    untraced_python: tuple[NamedTime, ...]
+    timeline: Timeline | None
+    trace: TraceFacts
+
+
+class CollectiveRow(msgspec.Struct, frozen=True):
+    """One kind of collective of one group over all ranks that could be matched. Waits are summed over ranks."""
+
+    stream: str
+    kind: str
+    signature: str
+    ranks: int
+    matched: int
+    unmatched: int  # recorded on some ranks but not on all
+    wait: int | None  # sum of (duration - shortest duration); None where durations alone prove no wait
+    transfer: int | None  # sum over the matched ones of the shortest duration
+    mean_wait: int | None  # per collective and rank
+    mean_transfer: int | None
+    longest_wait: int | None
+    last_arriver: str | None  # the rank that came last most often
+    last_arriver_share: float | None
+
+
+class Alignment(msgspec.Struct, frozen=True):
+    """How the collectives of two ranks were matched."""
+
+    stream: str
+    label: str
+    reference: str
+    method: str  # "sequence", "intervals", "wall-clock" or "none"
+    lag: int | None  # k-th collective of the reference is the (k + lag)-th here
+    residual: int | None  # median difference of the times between collective ends
+    clock_offset: int | None  # median (end here - end there) by the hosts' clocks; information only
+    matched: int
+    note: str
+
+
+class Verdict(enum.StrEnum):
+    LATE = "late"  # one rank, or a few, make the others wait in step after step
+    NONE = "none"  # enough evidence, and nobody stands out
+    UNKNOWN = "unknown"  # not enough evidence to say
+
+
+class Cause(enum.StrEnum):
+    """What a late rank did in the time that its peers had left over."""
+
+    OPERATORS = "operators"
+    DATA_WAIT = "data_wait"
+    UNTRACED = "untraced"
+    DEVICE = "device"
+    UNKNOWN = "unknown"
+
+
+class LateRank(msgspec.Struct, frozen=True):
+    """A rank that holds the others up."""
+
+    label: str
+    rank: int | None
+    node: str | None
+    lateness_per_step: int  # median over steps
+    share_of_step: float
+    late_in_share: float  # of the steps it was the latest, or among the late ones
+    cause: Cause
+    excess: PartTimes | None  # its main thread per step against the median of the other ranks
+    python: str | None  # the Python function where it was, if stacks were recorded
+    confidence: Confidence
+    sentence: str
+
+
+class Lateness(msgspec.Struct, frozen=True):
+    """Which rank is late. `reason` says why the verdict is what it is; the thresholds used stand beside it."""
+
+    verdict: Verdict
+    reason: str
+    ranks: tuple[LateRank, ...]
+    rests_on_ranks: int
+    rests_on_steps: int
+    rests_on_collectives: int
+    step_time: int | None
+    threshold: int | None  # ns of lateness per step that a rank must surely exceed to be named
+    method: str
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole answer: what `summary.json` holds and `report.html` shows."""
+
+    schema: str = SUMMARY_SCHEMA
+    generator: str
+    generated_at: str
+    capture: CaptureInfo
+    expected_ranks: int
+    analysed_ranks: int
+    missing: tuple[MissingRank, ...]
+    warnings: tuple[str, ...]
+    findings: tuple[str, ...]
+    common_window: int | None
+    cross_rank: bool  # False: the windows share no time, so nothing was compared between ranks
+    late: Lateness
+    step_time: Spread | None  # over all steps of all ranks
+    step_ranks: int
+    parts: PartTimes  # sum over ranks
+    device: DeviceTimes | None
+    device_ranks: int
+    ranks: tuple[RankRow, ...]
+    operators: tuple[NamedTime, ...]  # summed over ranks
+    collectives: tuple[CollectiveRow, ...]
+    alignments: tuple[Alignment, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def missing_ranks(self) -> tuple[str, ...]:
+        """Names of the ranks without a trace; not empty means that the answer is partial."""
+        return tuple(m.target_id if m.rank is None else f"rank {m.rank}" for m in self.missing)

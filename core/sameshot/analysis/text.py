@@ -1,0 +1,34 @@
+"""How numbers are written for people."""
+
+from __future__ import annotations
+
+
+def ms(ns: float) -> str:
+    """Nanoseconds in the unit that a person would choose, three digits at most."""
+    size = abs(ns)
+    for unit, factor in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
+        if size >= factor * 0.9995:
+            value = ns / factor
+            digits = 0 if abs(value) >= 99.5 else 1 if abs(value) >= 9.95 else 2
+            if unit == "s" or digits:
+                return f"{value:.{digits}f}".rstrip("0").rstrip(".") + f" {unit}"
+            return f"{value:.0f} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def percent(share: float) -> str:
+    """A share of one as percent; small ones keep a digit, and nothing above zero is shown as zero."""
+    value = 100 * share
+    if 0 < abs(value) < 0.1:
+        return "< 0.1 %"
+    return f"{value:.1f} %" if abs(value) < 9.95 else f"{value:.0f} %"
+
+
+def size(count: int) -> str:
+    """Bytes, in units of 1024."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024 or unit == "GiB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    raise AssertionError
