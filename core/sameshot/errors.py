@@ -27,7 +27,8 @@ rank, pod or node, what was kept, and what to do next.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 
 class SameshotError(Exception):
@@ -98,6 +99,10 @@ class TraceError(SameshotError):
         if event_index is not None:
             where += f" (event {event_index})"
         super().__init__(f"{kind}{where}: {detail}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Verification runs in worker processes, and its errors come back pickled."""
+        return partial(type(self), byte_offset=self.byte_offset, event_index=self.event_index), (self.kind, self.detail)
 
 
 class UnknownCapture(SameshotError):

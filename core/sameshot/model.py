@@ -299,6 +299,7 @@ class InvalidKind(enum.StrEnum):
     NOT_A_TRACE = "not_a_trace"  # JSON of another kind, or events that are not objects
     COMPRESSION = "compression"  # broken gzip/zstd stream, or a second member
     IDENTITY = "identity"  # another registration uuid or rank
+    LIMIT = "limit"  # a single value larger than the verifier reads at once: neither proven right nor wrong
 
 
 class RawBytes(msgspec.Struct, frozen=True):

@@ -1,0 +1,130 @@
+"""What was recorded, and when: the first start and the last end among a trace's recorded events.
+
+Recorded events are what the profiler saw the process do. These are not:
+- metadata (`M`) and flow arrows (`s`, `t`, `f`), which only repeat the times of events they connect;
+- Kineto's own marks: the span of category `Trace` and the instants "Iteration Start: …" and "Record Window End". They
+  enclose the profiler's start and stop; the end mark came 0.2 to 33 ms after the last real event (measured);
+- category `overhead`: work of the profiler itself, which may lie in the warm-up.
+
+A trace without recorded events is empty however long it is. Times are integer nanoseconds: integer µs × 1000,
+fractional µs → nearest ns (exact while |ts| < 2^43 µs), decimal text exactly. An event whose time is missing or not a
+number is recorded but moves no border; a negative duration counts as none.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+from sameshot.trace.decode import AnyEvent, Decoded, Phased
+from sameshot.trace.events import Event
+
+NOT_RECORDED_PHASES = frozenset({"M", "s", "t", "f"})
+NOT_RECORDED_CATEGORIES = frozenset({"Trace", "overhead"})
+_MARKS = ("Iteration Start", "Record Window End")
+
+_FAR = 1 << 63
+_EXACT_US = float(1 << 43)
+_DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?\s*")
+
+
+def to_ns(value: Any) -> int | None:
+    """Microseconds as written in a trace → integer ns; None when that is no usable time (beyond ± 2^63 ns)."""
+    if value.__class__ is float:
+        ns = round(value * 1000.0) if math.isfinite(value * 1000.0) else None
+    elif value.__class__ is int:
+        ns = value * 1000
+    elif value.__class__ is str and _DECIMAL.fullmatch(value):
+        ns = round(Decimal(value) * 1000)
+    else:
+        ns = None
+    return ns if ns is not None and -_FAR < ns < _FAR else None
+
+
+def is_recorded(event: Phased | AnyEvent | Event) -> bool:
+    """Did the profiler record this, rather than add it (see above)?"""
+    if event.ph in NOT_RECORDED_PHASES:
+        return False
+    category = getattr(event, "cat", None)
+    if category in NOT_RECORDED_CATEGORIES:
+        return False
+    if event.ph in ("i", "I") and not category:
+        name = getattr(event, "name", None)
+        return not (isinstance(name, str) and name.startswith(_MARKS))
+    return True
+
+
+class Window:
+    """Accumulates over blocks of events."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        self.start_ns = _FAR  # relative to the base time
+        self.end_ns = -_FAR
+        self.negative_durations = 0
+        self.untimed = 0  # recorded events without a usable start
+        self.is_lossy = False  # a border is a float so large that it no longer carries single ns
+        # The same borders in µs, for a quick comparison of numbers: whatever does not pass them moves no border.
+        self._early: float = math.inf
+        self._late: float = -math.inf
+
+    @property
+    def is_timed(self) -> bool:
+        return self.end_ns > -_FAR
+
+    def add(self, events: Decoded) -> None:
+        """Take in one block."""
+        count = 0
+        early, late = self._early, self._late
+        items: Sequence[Any] = events
+        for event in items:
+            ph = event.ph
+            if ph == "X":
+                if event.cat in NOT_RECORDED_CATEGORIES:
+                    continue
+                count += 1
+                ts, dur = event.ts, event.dur
+                kind = ts.__class__
+                if (
+                    (kind is float or kind is int)
+                    and kind is dur.__class__
+                    and ts >= early
+                    and dur >= 0
+                    and ts + dur <= late
+                ):
+                    continue
+            elif ph in NOT_RECORDED_PHASES or not is_recorded(event):
+                continue
+            else:
+                count += 1
+                ts, dur = event.ts, getattr(event, "dur", None)
+            self._add(ts, dur)
+            early, late = self._early, self._late
+        self.recorded += count
+
+    def _add(self, ts: Any, dur: Any) -> None:
+        start = to_ns(ts)
+        if start is None:
+            self.untimed += 1
+            return
+        length = to_ns(dur) or 0
+        if length < 0:
+            self.negative_durations += 1
+            length = 0
+        end = start + length
+        if end >= _FAR:
+            end = start
+        lossy = ts.__class__ is float and abs(ts) > _EXACT_US
+        if start < self.start_ns:
+            self.start_ns = start
+            self.is_lossy |= lossy
+            # Text stays on the slow path, so only a number may narrow the quick comparison.
+            self._early = ts if ts.__class__ is not str else start / 1000
+        if end > self.end_ns:
+            self.end_ns = end
+            self.is_lossy |= lossy
+            # A margin for what float64 loses: more than a few units in the last place at this size.
+            self._late = (end - 10 - (abs(end) >> 48)) / 1000
