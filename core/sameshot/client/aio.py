@@ -1,0 +1,104 @@
+"""The client for event loops (triggerers, connectors); the twin of `sync`, where the methods are explained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from sameshot.api import sameshot_pb2 as pb
+from sameshot.api.sameshot_pb2_grpc import CoordinatorStub
+from sameshot.api.status import from_rpc
+from sameshot.api.views import CaptureView, JobDescription, WorkersView
+from sameshot.client import wire
+from sameshot.errors import Unreachable
+from sameshot.model import CaptureSpec
+
+
+class AsyncClient:
+    """One job's coordinator, for `async with`."""
+
+    def __init__(self, address: str, *, caller: str | None = None) -> None:
+        self.address = address
+        self._who = f"The coordinator at {address}"
+        self._metadata = wire.metadata(caller)
+        self._channel = grpc.aio.insecure_channel(address, options=wire.CHANNEL_OPTIONS)
+        self._stub: Any = CoordinatorStub(self._channel)  # type: ignore[no-untyped-call]
+
+    async def describe(self) -> JobDescription:
+        return wire.description(await self._call(self._stub.Describe, pb.DescribeRequest()))
+
+    async def workers(self) -> WorkersView:
+        return wire.workers(await self._call(self._stub.ListWorkers, pb.ListJobWorkersRequest()))
+
+    async def start_capture(
+        self, spec: CaptureSpec, request_key: str | None = None, on_failed: wire.OnFailed = "NEW"
+    ) -> CaptureView:
+        request = wire.start_request(spec, request_key, on_failed)
+        answer: pb.StartCaptureResponse = await self._call(self._stub.StartCapture, request)
+        return wire.capture(answer.capture)
+
+    async def get(self, capture_id: str | None = None, *, request_key: str | None = None) -> CaptureView:
+        return wire.capture(await self._call(self._stub.GetCapture, wire.selector(capture_id, request_key)))
+
+    async def captures(self) -> list[CaptureView]:
+        return wire.captures(await self._call(self._stub.ListCaptures, pb.ListCapturesRequest()))
+
+    async def cancel(self, capture_id: str | None = None, *, request_key: str | None = None) -> CaptureView:
+        return wire.capture(await self._call(self._stub.CancelCapture, wire.selector(capture_id, request_key)))
+
+    async def manifest(self, capture_id: str | None = None, *, request_key: str | None = None) -> bytes:
+        answer: pb.ManifestResponse = await self._call(self._stub.GetManifest, wire.selector(capture_id, request_key))
+        return answer.manifest
+
+    async def watch(
+        self, capture_id: str | None = None, *, request_key: str | None = None, timeout_s: float | None = None
+    ) -> AsyncIterator[CaptureView]:
+        call = self._stub.WatchCapture(
+            wire.selector(capture_id, request_key), metadata=self._metadata, timeout=timeout_s
+        )
+        assembly = wire.Assembly()
+        try:
+            async for update in call:
+                if (view := assembly.add(update)) is not None:
+                    yield view
+        except grpc.RpcError as error:
+            raise from_rpc(error, self._who) from None
+        finally:
+            call.cancel()
+
+    async def wait(self, capture_id: str | None = None, *, request_key: str | None = None) -> CaptureView:
+        """Until the capture has ended; bound it with `asyncio.timeout`."""
+        loop = asyncio.get_running_loop()
+        gone_at: float | None = None
+        while True:
+            try:
+                async for view in self.watch(capture_id, request_key=request_key):
+                    gone_at = None
+                    if view.state.terminal:
+                        return view
+            except Unreachable:
+                gone_at = loop.time() if gone_at is None else gone_at
+                if loop.time() - gone_at > wire.PATIENCE_S:
+                    raise
+                await asyncio.sleep(0.2)
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _call(self, method: Any, request: Any) -> Any:
+        try:
+            return await method(request, metadata=self._metadata, timeout=wire.CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise from_rpc(error, self._who) from None
