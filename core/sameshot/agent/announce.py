@@ -89,7 +89,7 @@ class Announcer:
         self._troubles: dict[tuple[str, str], str] = {}  # why a file that is there can't be moved
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._looks = 0
+        self.looks = 0  # rounds so far
 
     def start(self) -> None:
         self._thread = threading.Thread(target=self._run, name="sameshot-announce", daemon=True)
@@ -110,7 +110,7 @@ class Announcer:
 
     def look(self) -> list[Sighting]:
         """One round over everything that is expected. The thread calls it once per period."""
-        self._looks += 1
+        self.looks += 1
         with self._lock:
             watches = list(self._watches.values())
         found = []
@@ -123,7 +123,7 @@ class Announcer:
                     continue  # forgotten meanwhile
                 self._drop(watch.key)
             self._journal.record(
-                sighting.sight.value, watch.capture_id, watch.target_id, sighting.detail, look=self._looks
+                sighting.sight.value, watch.capture_id, watch.target_id, sighting.detail, look=self.looks
             )
             found.append(sighting)
         return found

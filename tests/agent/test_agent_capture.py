@@ -1,0 +1,260 @@
+"""One capture on one node, from the request to the archive."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import time
+
+import grpc
+import pytest
+
+from agent_lab import JOB, SPEC, Lab, in_loop, trace_of, until
+from sameshot.api import sameshot_pb2 as pb
+from sameshot.api.convert import to_proto
+from sameshot.model import CaptureSpec, Encoding, FailureReason, JobRef, TargetState
+from sameshot.profiler.daemon import BackendName, TriggerStatus
+
+
+@in_loop
+async def test_a_trace_goes_from_its_final_name_to_the_archive_and_leaves_the_node(lab: Lab) -> None:
+    worker = lab.worker(rank=3)
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        assert caller.answer[worker.target_id].state >= TargetState.DISPATCHED
+        queued = await caller.until_state(capture, worker, TargetState.QUEUED)
+        assert queued.identity == worker.registration.identity
+        request = lab.daemon.asked[0]
+        assert (request.pid, request.kineto_job_id) == (worker.registration.pid, 7)
+        assert request.output_path == str(worker.output_folder(capture) / "trace.json")
+
+        final = worker.write_trace(capture)
+        fact = await caller.until_archived(capture, worker)
+
+        artifact = fact.artifact
+        assert artifact is not None
+        assert artifact.encoding is Encoding.GZIP
+        assert artifact.columns is None
+        stored = lab.archive / JOB.path / capture / artifact.uri
+        assert artifact.uri == "rank-3/trace.json.gz"
+        assert (len(stored.read_bytes()), hashlib.sha256(stored.read_bytes()).hexdigest()) == (
+            artifact.size,
+            artifact.sha256,
+        )
+        raw = gzip.decompress(stored.read_bytes())
+        assert (len(raw), hashlib.sha256(raw).hexdigest()) == (artifact.raw_size, artifact.raw_sha256)
+        assert fact.announced_bytes == len(raw)
+        assert not final.exists()
+        await until(lambda: not any(p.name in ("raw.json", "stored") for p in lab.spool.rglob("*")), "an empty spool")
+        assert not list((lab.dir / "captures").iterdir())
+
+
+@in_loop
+async def test_only_the_final_name_with_the_workers_own_pid_is_taken(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        folder = worker.output_folder(capture)
+        others = [folder / f"trace_{worker.registration.pid + 1}.json", folder / "trace.json", folder / "x.json.tmp"]
+        for other in others:
+            other.write_bytes(trace_of(worker.registration))
+        looks = caller.agent.announcer.looks
+        await until(lambda: caller.agent.announcer.looks > looks + 2, "more looks")
+        assert (await caller.fact(capture, worker)).state < TargetState.ANNOUNCED
+        worker.write_trace(capture)
+        await caller.until_archived(capture, worker)
+        assert all(other.exists() for other in others)
+
+
+@in_loop
+async def test_repeating_a_dispatch_changes_nothing(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        await caller.until_state(capture, worker, TargetState.QUEUED)
+        await caller.dispatch(worker, capture_id=capture)
+        worker.write_trace(capture)
+        done = await caller.until_archived(capture, worker)
+        await caller.dispatch(worker, capture_id=capture)
+        assert caller.answer[worker.target_id] == done
+        assert len(lab.daemon.asked) == 1
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await caller.dispatch(worker, capture_id=capture, spec=CaptureSpec(duration_ms=999))
+        assert refused.value.code() is grpc.StatusCode.ALREADY_EXISTS
+
+
+@in_loop
+async def test_waiting_for_the_profiler_says_for_what_and_goes_on_when_it_is_free(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent() as caller:
+        for status in (TriggerStatus.NOT_MATCHED, TriggerStatus.BUSY):
+            lab.daemon.statuses[worker.target_id] = status
+            capture = await caller.dispatch(worker)
+            fact = await until(lambda c=capture: _noted(caller, c, worker), "a note")
+            assert (fact.state, fact.note) == (TargetState.DISPATCHED, status.value)
+            lab.daemon.statuses[worker.target_id] = TriggerStatus.CONSUMED
+            fact = await caller.until_state(capture, worker, TargetState.CONSUMED)
+            assert fact.note == ""
+            worker.write_trace(capture)
+            await caller.until_archived(capture, worker)
+
+
+@in_loop
+async def test_stock_dynolog_never_claims_that_a_config_was_fetched(lab: Lab) -> None:
+    worker = lab.worker()
+    lab.daemon.name = BackendName.DYNOLOG
+    lab.daemon.statuses[worker.target_id] = TriggerStatus.CONSUMED
+    async with lab.agent(backend=BackendName.DYNOLOG) as caller:
+        capture = await caller.dispatch(worker)
+        await caller.until_state(capture, worker, TargetState.QUEUED)
+        asked = len(lab.daemon.asked)
+        await until(lambda: caller.agent.announcer.looks > 10, "looks")
+        assert (await caller.fact(capture, worker)).state is TargetState.QUEUED
+        assert len(lab.daemon.asked) == asked
+
+
+@in_loop
+async def test_a_late_start_is_told_by_the_back_end_or_read_from_the_trace(lab: Lab) -> None:
+    worker = lab.worker()
+    start = time.time_ns()
+    cases = [(None, 0, False), (None, 400_000_000, True), (False, 400_000_000, False), (True, 0, True)]
+    async with lab.agent() as caller:
+        for told, begins_after, expected in cases:
+            lab.daemon.late = {} if told is None else {worker.target_id: told}
+            capture = await caller.dispatch(worker, start_at_ns=start)
+            await caller.until_state(capture, worker, TargetState.QUEUED)
+            worker.write_trace(capture, trace_of(worker.registration, start_ns=start + begins_after))
+            fact = await caller.until_archived(capture, worker)
+            assert fact.late_start is expected
+            assert fact.artifact is not None
+            assert fact.artifact.late_start is expected
+
+
+@in_loop
+async def test_a_silent_daemon_is_named_and_asked_again(lab: Lab) -> None:
+    from sameshot.errors import Unreachable
+
+    worker = lab.worker()
+    lab.daemon.silent = Unreachable("nobody home")
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        fact = await until(lambda: _noted(caller, capture, worker), "a note")
+        assert "nobody home" in fact.note
+        assert fact.state is TargetState.DISPATCHED
+        lab.daemon.silent = None
+        await caller.until_state(capture, worker, TargetState.QUEUED)
+
+
+@in_loop
+async def test_no_file_by_the_deadline_is_missing_and_a_daemon_that_never_matched_is_named(lab: Lab) -> None:
+    queued, unmatched = lab.worker(rank=0), lab.worker(rank=1, local_rank=1)
+    lab.daemon.statuses[unmatched.target_id] = TriggerStatus.NOT_MATCHED
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(queued, unmatched, announce_timeout_ms=1500)
+        first = await caller.until_failed(capture, queued)
+        second = await caller.until_failed(capture, unmatched)
+        assert first.failure is not None
+        assert second.failure is not None
+        assert (first.failure.reason, first.failure.last_state) == (FailureReason.MISSING, TargetState.QUEUED)
+        assert second.failure.reason is FailureReason.NOT_MATCHED
+
+
+@in_loop
+async def test_cancelling_takes_back_what_was_not_fetched_and_says_what_can_not_be(lab: Lab) -> None:
+    queued, fetched = lab.worker(rank=0), lab.worker(rank=1, local_rank=1)
+    lab.daemon.statuses[fetched.target_id] = TriggerStatus.CONSUMED
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(queued, fetched)
+        await caller.until_state(capture, queued, TargetState.QUEUED)
+        await caller.until_state(capture, fetched, TargetState.CONSUMED)
+        await caller.stub.Withdraw(
+            pb.WithdrawRequest(job=to_proto(JOB, pb.JobRef()), capture_id=capture, reason="no need")
+        )
+        fact = await caller.until_failed(capture, queued)
+        assert fact.failure is not None
+        assert fact.failure.reason is FailureReason.CANCELLED
+        still = await caller.fact(capture, fetched)
+        assert still.state is TargetState.CONSUMED
+        assert "can't be taken back" in still.note
+        fetched.write_trace(capture)
+        await caller.until_archived(capture, fetched)
+
+
+@in_loop
+async def test_a_cancel_that_overtakes_its_dispatch_still_holds(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent() as caller:
+        capture = lab.capture_id()
+        answer = await caller.stub.Withdraw(
+            pb.WithdrawRequest(job=to_proto(JOB, pb.JobRef()), capture_id=capture, reason="too late")
+        )
+        assert not answer.known
+        await caller.dispatch(worker, capture_id=capture)
+        failure = caller.answer[worker.target_id].failure
+        assert failure is not None
+        assert failure.reason is FailureReason.CANCELLED
+        assert not lab.daemon.asked
+
+
+@in_loop
+async def test_every_call_is_for_a_job_of_this_node_only(lab: Lab) -> None:
+    worker = lab.worker()
+    other = JobRef("local", "train", "uid-2", 0)
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        message = to_proto(other, pb.JobRef())
+        calls = {
+            "Dispatch": pb.DispatchRequest(
+                job=message, capture_id="b" * 32, spec=to_proto(SPEC, pb.CaptureSpec()), announce_timeout_ms=1
+            ),
+            "GetFacts": pb.FactsRequest(job=message, capture_id=capture),
+            "Withdraw": pb.WithdrawRequest(job=message, capture_id=capture),
+            "PublishManifest": pb.PublishManifestRequest(job=message, capture_id=capture, manifest=b"{}"),
+        }
+        for name, request in calls.items():
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await getattr(caller.stub, name)(request)
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND, name
+        assert await caller.workers(other) == {}
+        known = await caller.stub.KnownCaptures(pb.KnownCapturesRequest(job=message, capture_ids=[capture]))
+        assert list(known.capture_ids) == []
+        assert (await caller.fact(capture, worker)).state is not TargetState.FAILED
+
+
+@pytest.mark.parametrize("capture_id", ["", "../../etc", "a/b", "ABCDEF0123", "..", "0" * 65, "0123456\n"])
+def test_a_capture_id_can_not_be_a_path(lab: Lab, capture_id: str) -> None:
+    async def scenario() -> None:
+        worker = lab.worker()
+        async with lab.agent() as caller:
+            request = pb.DispatchRequest(
+                job=to_proto(JOB, pb.JobRef()),
+                capture_id=capture_id,
+                spec=to_proto(SPEC, pb.CaptureSpec()),
+                announce_timeout_ms=1000,
+                targets=[pb.DispatchTarget(target_id=worker.target_id, registration=worker.registration.uuid)],
+            )
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await caller.stub.Dispatch(request)
+            assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert not lab.daemon.asked
+
+    in_loop(scenario)()
+
+
+@in_loop
+async def test_known_captures_survive_and_facts_carry_no_foreign_state(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        asked = pb.KnownCapturesRequest(job=to_proto(JOB, pb.JobRef()), capture_ids=[capture, "f" * 32])
+        assert list((await caller.stub.KnownCaptures(asked)).capture_ids) == [capture]
+    async with lab.agent() as caller:
+        assert list((await caller.stub.KnownCaptures(asked)).capture_ids) == [capture]
+        record = json.loads((lab.spool / "captures" / capture / "capture.json").read_text())
+        assert record["capture_id"] == capture
+
+
+async def _noted(caller: object, capture: str, worker: object) -> object:
+    fact = await caller.fact(capture, worker)  # type: ignore[attr-defined]
+    return fact if fact.note else None
