@@ -1,4 +1,4 @@
-"""Builders and helpers of the agent's tests: worker processes that hold a real lock, traces, a scripted daemon, an agent."""
+"""Helpers of the agent's tests: worker processes that hold a real lock, traces, a scripted daemon, an agent."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def trace_of(registration: Registration, *, start_ns: int | None = None, **chang
 
 
 class ScriptedDaemon:
-    """A profiler daemon in memory: answers each target with `statuses` (default QUEUED), remembers what it was asked."""
+    """A profiler daemon in memory: answers each target with `statuses` (default QUEUED) and remembers requests."""
 
     def __init__(self, name: BackendName = BackendName.BROKER) -> None:
         self.name = name

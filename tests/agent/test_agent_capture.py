@@ -9,8 +9,8 @@ import time
 
 import grpc
 import pytest
-
 from agent_lab import JOB, SPEC, Lab, in_loop, trace_of, until
+
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import to_proto
 from sameshot.model import CaptureSpec, Encoding, FailureReason, JobRef, TargetState

@@ -1,0 +1,422 @@
+"""Everything that can go wrong for one target: a typed reason, the others untouched, the bytes kept."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from agent_lab import JOB, Lab, in_loop, trace_of, until
+
+from sameshot.api import sameshot_pb2 as pb
+from sameshot.api.convert import to_proto
+from sameshot.manifest import Job, build, encode
+from sameshot.model import CaptureSpec, FailureReason, Phase, TargetFact, TargetState
+from support.manifests import archived, make_capture
+from support.s3 import Fault, FaultyProxy, make_bucket, moto_server, s3_client, s3_environment
+
+
+def reason_of(fact: TargetFact) -> FailureReason:
+    assert fact.failure is not None
+    return fact.failure.reason
+
+
+def detail_of(fact: TargetFact) -> str:
+    assert fact.failure is not None
+    return fact.failure.detail
+
+
+# --- workers -------------------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_a_worker_killed_in_its_window_has_exited_and_the_others_are_delivered(lab: Lab) -> None:
+    killed, other = lab.worker(rank=0), lab.worker(rank=1, local_rank=1)
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(killed, other)
+        await caller.until_state(capture, killed, TargetState.QUEUED)
+        leftover = killed.output_folder(capture) / f"trace_{killed.registration.pid}.json.tmp"
+        leftover.touch()
+        killed.kill()
+        fact = await caller.until_failed(capture, killed)
+        assert reason_of(fact) is FailureReason.WORKER_EXITED
+        assert not leftover.exists()
+        # Nobody with that pid may fetch what was meant for the dead worker.
+        await until(lambda: (capture, killed.target_id) in lab.daemon.withdrawn, "a withdrawal")
+        other.write_trace(capture)
+        await caller.until_archived(capture, other)
+
+
+@in_loop
+async def test_a_trace_finished_right_before_the_end_of_its_worker_is_delivered(lab: Lab) -> None:
+    async with lab.agent() as caller:
+        for _ in range(10):
+            worker = lab.worker()
+            capture = await caller.dispatch(worker)
+            worker.write_trace(capture)
+            worker.kill()
+            await caller.until_archived(capture, worker)
+
+
+@in_loop
+async def test_stale_registrations_are_refused_by_reason(lab: Lab) -> None:
+    replaced = lab.worker(registered_at_ns=1)
+    current = lab.worker(registered_at_ns=2)
+    dead = lab.worker(rank=1, local_rank=1)
+    dead.kill()
+    exiting = lab.worker(rank=2, local_rank=2)
+    exiting.register(phase=Phase.EXITING)
+    async with lab.agent() as caller:
+        for worker, reason in [
+            (replaced, FailureReason.STALE_REGISTRATION),
+            (dead, FailureReason.WORKER_EXITED),
+            (exiting, FailureReason.WORKER_EXITED),
+        ]:
+            await caller.dispatch(worker)
+            assert reason_of(caller.answer[worker.target_id]) is reason, detail_of(caller.answer[worker.target_id])
+        capture = lab.capture_id()
+        answer = await caller.stub.Dispatch(
+            pb.DispatchRequest(
+                job=to_proto(JOB, pb.JobRef()),
+                capture_id=capture,
+                spec=to_proto(CaptureSpec(duration_ms=100), pb.CaptureSpec()),
+                announce_timeout_ms=1000,
+                targets=[
+                    pb.DispatchTarget(target_id="node-a/main/0", registration="never-seen"),
+                    pb.DispatchTarget(target_id="node-b/main/0", registration=current.registration.uuid),
+                ],
+            )
+        )
+        assert [target.failure.reason for target in answer.targets] == ["STALE_REGISTRATION"] * 2
+        assert not lab.daemon.asked
+
+
+# --- room ----------------------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_a_window_that_would_not_fit_is_refused_before_anything_is_sent(lab: Lab) -> None:
+    worker, second = lab.worker(), lab.worker(rank=1, local_rank=1)
+    async with lab.agent(free=lambda path: 59_000_000) as caller:
+        capture = await caller.dispatch(worker, second, spec=CaptureSpec(duration_ms=100))  # 2 × 30 MB
+        assert {reason_of(fact) for fact in caller.answer.values()} == {FailureReason.NO_ROOM}
+        assert "60 MB" in detail_of(caller.answer[worker.target_id])
+        assert not worker.output_folder(capture).exists()
+        assert not lab.daemon.asked
+
+        capture = await caller.dispatch(worker, spec=CaptureSpec(duration_ms=100))  # one fits …
+        await caller.until_state(capture, worker, TargetState.QUEUED)
+        await caller.dispatch(second, spec=CaptureSpec(duration_ms=100))  # … and its room is promised
+        assert reason_of(caller.answer[second.target_id]) is FailureReason.NO_ROOM
+        worker.write_trace(capture)
+        await caller.until_archived(capture, worker)
+        await caller.dispatch(second, spec=CaptureSpec(duration_ms=100))
+        assert not caller.answer[second.target_id].state.terminal
+
+
+@in_loop
+async def test_the_rate_of_the_last_real_trace_replaces_the_default(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent(free=lambda path: 40_000_000) as caller:
+        capture = await caller.dispatch(worker, spec=CaptureSpec(duration_ms=100))
+        worker.write_trace(capture)
+        await caller.until_archived(capture, worker)
+        await until(lambda: (lab.spool / "rates.json").exists(), "rates")
+    async with lab.agent(free=lambda path: 40_000_000) as caller:  # 10 s at the default would be 3 GB
+        await caller.dispatch(worker, spec=CaptureSpec(duration_ms=10_000))
+        assert not caller.answer[worker.target_id].state.terminal
+        await caller.dispatch(worker, spec=CaptureSpec(duration_ms=1_000, with_stack=True))  # another kind of trace
+        assert reason_of(caller.answer[worker.target_id]) is FailureReason.NO_ROOM
+
+
+# --- files ---------------------------------------------------------------------------------------------------
+
+
+def _link(path: Path, outside: Path) -> None:
+    path.symlink_to(outside)
+
+
+def _hard_link(path: Path, outside: Path) -> None:
+    path.hardlink_to(outside)
+
+
+def _socket(path: Path, outside: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        here = os.open(path.parent, os.O_RDONLY)
+        try:
+            one.bind(f"/proc/self/fd/{here}/{path.name}")
+        finally:
+            os.close(here)
+
+
+def _of_another_user(path: Path, outside: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    path.write_bytes(outside.read_bytes())
+    os.chown(path, 12345, 12345)
+
+
+FILES = {
+    "a symbolic link": _link,
+    "a hard link": _hard_link,
+    "a FIFO": lambda path, outside: os.mkfifo(path),
+    "a socket": _socket,
+    "a directory": lambda path, outside: path.mkdir(),
+    "another user's file": _of_another_user,
+}
+
+
+@pytest.mark.parametrize("trick", FILES)
+def test_what_is_no_plain_file_of_the_worker_is_neither_read_nor_moved_nor_uploaded(lab: Lab, trick: str) -> None:
+    async def scenario() -> None:
+        worker, honest = lab.worker(), lab.worker(rank=1, local_rank=1)
+        secret = lab.root / "secret.json"
+        content = trace_of(worker.registration)
+        secret.write_bytes(content)
+        async with lab.agent() as caller:
+            capture = await caller.dispatch(worker, honest)
+            path = worker.final_name(capture)
+            FILES[trick](path, secret)
+            before = path.lstat()
+            fact = await caller.until_failed(capture, worker)
+            assert reason_of(fact) is FailureReason.UNSAFE_FILE
+            assert fact.failure is not None
+            assert fact.failure.raw is None
+            after = path.lstat()
+            assert (after.st_ino, after.st_mode) == (before.st_ino, before.st_mode)
+            assert secret.read_bytes() == content
+            honest.write_trace(capture)
+            await caller.until_archived(capture, honest)
+            assert [path.name for path in lab.archive.rglob("*") if path.is_file()] == ["trace.json.gz"]
+            assert (lab.archive / JOB.path / capture / "rank-1" / "trace.json.gz").exists()
+
+    in_loop(scenario)()
+
+
+@in_loop
+async def test_a_folder_exchanged_for_a_link_is_not_followed(lab: Lab) -> None:
+    worker = lab.worker()
+    outside = lab.root / "outside"
+    outside.mkdir()
+    (outside / f"trace_{worker.registration.pid}.json").write_bytes(trace_of(worker.registration))
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        folder = worker.output_folder(capture)
+        folder.rename(lab.root / "moved")
+        folder.symlink_to(outside)
+        fact = await caller.until_failed(capture, worker)
+        assert reason_of(fact) is FailureReason.UNSAFE_FILE
+        assert len(list(outside.iterdir())) == 1
+
+
+@in_loop
+async def test_a_captures_folder_that_leads_elsewhere_is_refused_before_dispatch(lab: Lab) -> None:
+    worker = lab.worker()
+    outside = lab.root / "outside"
+    outside.mkdir()
+    (lab.dir / "captures").symlink_to(outside)
+    async with lab.agent() as caller:
+        await caller.dispatch(worker)
+        assert reason_of(caller.answer[worker.target_id]) is FailureReason.SPOOL_FAILED
+        assert not list(outside.iterdir())
+        assert not lab.daemon.asked
+
+
+@in_loop
+async def test_a_spool_on_another_mount_is_refused_before_dispatch(lab: Lab) -> None:
+    shm = Path("/dev/shm")
+    if not shm.is_dir() or shm.stat().st_dev == lab.dir.stat().st_dev:
+        pytest.skip("no second mount here")
+    worker = lab.worker()
+    spool = shm / lab.root.name
+    try:
+        async with lab.agent(spool=spool) as caller:
+            await caller.dispatch(worker)
+            fact = caller.answer[worker.target_id]
+            assert reason_of(fact) is FailureReason.SPOOL_FAILED
+            assert "different mounts" in detail_of(fact)
+    finally:
+        for path in sorted(spool.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        spool.rmdir()
+
+
+# --- bytes ---------------------------------------------------------------------------------------------------
+
+BROKEN = {
+    "truncated_tail.json": FailureReason.INVALID,
+    "empty.json": FailureReason.EMPTY,
+    "brace_only.json": FailureReason.INVALID,
+    "truncated.json.gz": FailureReason.INVALID,
+    "bitflip.json.gz": FailureReason.INVALID,
+    "two_members.json.gz": FailureReason.INVALID,
+    "ctrl_char.json": FailureReason.INVALID,
+    "bare_quote.json": FailureReason.INVALID,
+    "invalid_utf8.json": FailureReason.INVALID,
+    "nan.json": FailureReason.INVALID,
+    "metadata_only.json": FailureReason.EMPTY,
+    "no_events.json": FailureReason.EMPTY,
+    "rank5_claims_rank0.json": FailureReason.WRONG_IDENTITY,
+}
+SOUND = ["ok.json", "ok.json.gz", "no_distinfo.json", "cpu_only.json", "list_form.json"]
+
+
+@pytest.mark.parametrize("bound_by", ["path", "bytes"])
+def test_every_broken_file_gets_its_reason_and_its_raw_bytes_are_archived(
+    lab: Lab, shared_data: Path, bound_by: str
+) -> None:
+    async def scenario() -> None:
+        rank = {"rank5_claims_rank0.json": 5}
+        async with lab.agent() as caller:
+            for name, reason in BROKEN.items():
+                data = (shared_data / "traces" / "broken" / name).read_bytes()
+                worker = lab.worker(rank=rank.get(name, 0), **({"job_name": "mine"} if bound_by == "path" else {}))
+                if bound_by == "bytes":
+                    data = with_job_name(data, worker.registration.uuid)
+                capture = await caller.dispatch(worker)
+                worker.write_trace(capture, data)
+                fact = await caller.until_failed(capture, worker)
+                assert reason_of(fact) is reason, f"{name}: {detail_of(fact)}"
+                if reason is FailureReason.INVALID and name != "brace_only.json":  # what is not there is nowhere
+                    assert "at byte" in detail_of(fact), f"{name}: {detail_of(fact)}"
+                assert fact.failure is not None
+                assert fact.failure.last_state is TargetState.ANNOUNCED
+                raw = fact.failure.raw
+                assert raw is not None, name
+                stored = (lab.archive / JOB.path / capture / raw.uri).read_bytes()
+                assert stored == data, name
+                assert (raw.size, raw.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+                worker.close()
+
+    in_loop(scenario)()
+
+
+def test_sound_oddities_are_delivered(lab: Lab, shared_data: Path) -> None:
+    async def scenario() -> None:
+        async with lab.agent() as caller:
+            for name in SOUND:
+                worker = lab.worker(job_name="mine")
+                capture = await caller.dispatch(worker)
+                worker.write_trace(capture, (shared_data / "traces" / "broken" / name).read_bytes())
+                await caller.until_archived(capture, worker)
+                worker.close()
+
+    in_loop(scenario)()
+
+
+def with_job_name(data: bytes, uid: str) -> bytes:
+    """The same bytes with our identity in them, as far as they have a place for it."""
+    mark = f'"PT_PROFILER_JOB_NAME": "sameshot/{uid}", '.encode()
+    if data[:2] == b"\x1f\x8b":
+        return data  # damaged streams are judged before identity; a sound one is not in this list
+    return data.replace(b"{", b"{" + mark, 1) if len(data) > 2 else data
+
+
+@in_loop
+async def test_swapping_the_files_of_two_ranks_is_wrong_identity_for_both(lab: Lab) -> None:
+    one, two = lab.worker(rank=0), lab.worker(rank=1, local_rank=1)
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(one, two)
+        one.write_trace(capture, trace_of(two.registration))
+        two.write_trace(capture, trace_of(one.registration))
+        for worker in (one, two):
+            assert reason_of(await caller.until_failed(capture, worker)) is FailureReason.WRONG_IDENTITY
+
+
+# --- the archive ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with moto_server() as url:
+        make_bucket(url, "agents")
+        yield url
+
+
+@pytest.fixture
+def proxy(endpoint: str) -> Iterator[FaultyProxy]:
+    with FaultyProxy(endpoint, checks_digests=True) as proxy, s3_environment(proxy.url):
+        yield proxy
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.CUT, Fault.LOST_ANSWER])
+def test_a_passing_fault_of_the_store_is_survived(lab: Lab, proxy: FaultyProxy, endpoint: str, fault: Fault) -> None:
+    async def scenario() -> None:
+        proxy.add(fault, method="PUT", times=2)
+        async with lab.agent(archive=f"s3://agents/{fault.name}") as caller:
+            worker = lab.worker()
+            capture = await caller.dispatch(worker)
+            worker.write_trace(capture)
+            fact = await caller.until_archived(capture, worker)
+            assert proxy.count(fault=fault) == 2
+            assert fact.artifact is not None
+            key = f"{fault.name}/{JOB.path}/{capture}/{fact.artifact.uri}"
+            body = s3_client(endpoint).get_object(Bucket="agents", Key=key)["Body"].read()
+            assert gzip.decompress(body).startswith(b'{"schemaVersion"')
+
+    in_loop(scenario)()
+
+
+@pytest.mark.parametrize("fault", [Fault.UNAVAILABLE, Fault.DENIED])
+def test_a_store_that_stays_down_is_archive_failed_and_the_bytes_are_kept_where_it_says(
+    lab: Lab, proxy: FaultyProxy, fault: Fault
+) -> None:
+    async def scenario() -> None:
+        proxy.add(fault, times=10_000)
+        async with lab.agent(archive=f"s3://agents/down-{fault.name}", allowance_share=0.05) as caller:  # 3 s
+            worker, broken = lab.worker(), lab.worker(rank=1, local_rank=1)
+            capture = await caller.dispatch(worker, broken)
+            worker.write_trace(capture)
+            broken.write_trace(capture, b"{")
+            fact = await caller.until_failed(capture, worker)
+            assert reason_of(fact) is FailureReason.ARCHIVE_FAILED
+            assert fact.failure is not None
+            assert fact.failure.last_state is TargetState.VERIFIED
+            [kept] = [path for path in lab.spool.rglob("raw.json") if str(path) in detail_of(fact)]
+            assert kept.read_bytes()
+            # A broken trace keeps its own reason; that its bytes are still on the node is said beside it.
+            fact = await caller.until_failed(capture, broken)
+            assert reason_of(fact) is FailureReason.INVALID
+            assert fact.failure is not None
+            assert fact.failure.raw is None
+            [kept] = [path for path in lab.spool.rglob("raw.json") if str(path) in detail_of(fact)]
+            assert kept.read_bytes() == b"{"
+
+    in_loop(scenario)()
+
+
+@in_loop
+async def test_a_manifest_is_published_once_and_only_where_it_belongs(lab: Lab) -> None:
+    def manifest(capture_id: str, name: str = JOB.name, caller: str = "me") -> bytes:
+        job = Job(JOB.namespace, name, JOB.uid, JOB.attempt)
+        return encode(build(make_capture(capture_id=capture_id, caller=caller, job=job, world_size=1), [archived(0)]))
+
+    async with lab.agent() as caller:
+        lab.worker()
+        capture = lab.capture_id()
+
+        async def publish(data: bytes) -> pb.PublishManifestResponse:
+            return await caller.stub.PublishManifest(
+                pb.PublishManifestRequest(job=to_proto(JOB, pb.JobRef()), capture_id=capture, manifest=data)
+            )
+
+        for wrong in (manifest("e" * 32), manifest(capture, name="other"), b"{}", manifest(capture)[:-9]):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await publish(wrong)
+            assert refused.value.code() in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.DATA_LOSS)
+        assert not lab.archive.exists()
+
+        answer = await publish(manifest(capture))
+        path = lab.archive / JOB.path / capture / "manifest.json"
+        assert answer.uri == path.as_uri()
+        assert not answer.already_there
+        assert (await publish(manifest(capture))).already_there
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await publish(manifest(capture, caller="somebody else"))
+        assert refused.value.code() is grpc.StatusCode.ALREADY_EXISTS
+        assert path.read_bytes() == manifest(capture)

@@ -1,0 +1,210 @@
+"""Who is a worker here: liveness is the lock, and nothing that a process writes is trusted further than its own folder."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from pathlib import Path
+
+import msgspec
+import pytest
+from agent_lab import JOB, Lab
+
+from sameshot.agent.discovery import FixedDirs, WorkerDir
+from sameshot.agent.registrations import Known, Registrations
+from sameshot.model import JobRef, Phase, Registration, Worker
+
+
+def read(lab: Lab) -> dict[str, Worker]:
+    found = Registrations(FixedDirs(lab.dir, node="node-a"), "node-a").all()
+    return {known.registration.uuid: known.worker for known in found}
+
+
+def test_a_worker_lives_exactly_as_long_as_its_process(lab: Lab) -> None:
+    worker = lab.worker()
+    seen = read(lab)[worker.registration.uuid]
+    assert (seen.alive, seen.current) == (True, True)
+    worker.kill()
+    seen = read(lab)[worker.registration.uuid]
+    assert (seen.alive, seen.current, seen.note) == (False, False, "its process has ended")
+
+
+def test_looking_at_a_lock_never_takes_it(lab: Lab) -> None:
+    lab.worker()
+    for _ in range(50):
+        read(lab)
+    lab.worker(local_rank=1, rank=1)  # could not have locked its file if anybody held it for a moment
+    assert all(worker.alive for worker in read(lab).values())
+
+
+def test_a_rank_is_seen_dead_although_its_forked_children_live(lab: Lab) -> None:
+    worker = lab.worker(forks=True)
+    assert read(lab)[worker.registration.uuid].alive
+    os.kill(worker.process.pid, 9)
+    worker.process.wait()
+    assert not read(lab)[worker.registration.uuid].alive
+
+
+def test_a_lock_that_another_process_holds_does_not_make_the_registered_one_live(lab: Lab) -> None:
+    """pid and lock file can be reused; the start time of the holder can't."""
+    worker = lab.worker()
+    worker.register(start_ticks=worker.registration.start_ticks - 1)
+    seen = read(lab)[worker.registration.uuid]
+    assert not seen.alive
+    assert "another process" in seen.note
+
+
+def test_of_two_live_registrations_for_one_local_rank_the_ancestor_wins(lab: Lab) -> None:
+    parent = lab.worker()
+    child = lab.worker(ancestors=(parent.registration.pid, 1), registered_at_ns=time.time_ns() + 10**9)
+    seen = read(lab)
+    assert seen[parent.registration.uuid].current
+    assert not seen[child.registration.uuid].current
+    assert str(parent.registration.pid) in seen[child.registration.uuid].note
+
+
+def test_of_two_unrelated_incarnations_the_newest_living_wins(lab: Lab) -> None:
+    old, new = lab.worker(registered_at_ns=1), lab.worker(registered_at_ns=2)
+    assert [read(lab)[each.registration.uuid].current for each in (old, new)] == [False, True]
+    new.kill()
+    assert [read(lab)[each.registration.uuid].current for each in (old, new)] == [True, False]
+
+
+def test_an_exiting_worker_is_not_current_and_its_child_does_not_take_over(lab: Lab) -> None:
+    parent = lab.worker()
+    child = lab.worker(ancestors=(parent.registration.pid,))
+    parent.register(phase=Phase.EXITING)
+    seen = read(lab)
+    assert (seen[parent.registration.uuid].alive, seen[parent.registration.uuid].current) == (True, False)
+    assert not seen[child.registration.uuid].current
+
+
+def test_a_worker_without_a_rank_yet_is_listed_but_not_current(lab: Lab) -> None:
+    first = lab.worker(rank=None, local_rank=None)
+    second = lab.worker(rank=None, local_rank=None)
+    notes = {read(lab)[each.registration.uuid].note for each in (first, second)}
+    assert notes == {"its rank is not known yet"}
+
+
+def test_the_node_knows_better_than_the_worker_where_it_runs(lab: Lab) -> None:
+    worker = lab.worker(node="elsewhere", pod="liar", pod_uid="u-9")
+
+    class Pods:
+        def current(self) -> list[WorkerDir]:
+            return [WorkerDir(lab.dir, "/sameshot", node="node-a", pod="true-pod", pod_uid="u-1")]
+
+    [known] = Registrations(Pods(), "node-a").all()
+    assert (known.registration.node, known.registration.pod, known.registration.pod_uid) == (
+        "node-a",
+        "true-pod",
+        "u-1",
+    )
+    assert known.registration.uuid == worker.registration.uuid
+
+
+def _plain(uid: str) -> Registration:
+    return Registration(uid, 1, 1, JOB, rank=0, local_rank=0)
+
+
+def _link(path: Path, data: bytes) -> None:
+    target = path.parent.parent / "elsewhere.json"
+    target.write_bytes(data)
+    path.symlink_to(target)
+
+
+def _hard_link(path: Path, data: bytes) -> None:
+    target = path.parent.parent / "elsewhere.json"
+    target.write_bytes(data)
+    path.hardlink_to(target)
+
+
+def _socket(path: Path, data: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+def _of_another_user(path: Path, data: bytes) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    path.write_bytes(data)
+    os.chown(path, 12345, 12345)
+
+
+def _changed(path: Path, data: bytes, **changes: object) -> None:
+    path.write_bytes(
+        msgspec.json.encode(msgspec.structs.replace(msgspec.json.decode(data, type=Registration), **changes))
+    )
+
+
+TRICKS = {
+    "a symbolic link": _link,
+    "a hard link": _hard_link,
+    "a FIFO": lambda path, data: os.mkfifo(path),
+    "a socket": _socket,
+    "a directory": lambda path, data: path.mkdir(),
+    "another user's file": _of_another_user,
+    "10 MB of JSON": lambda path, data: path.write_bytes(data[:-1] + b" " * 10_000_000 + b"}"),
+    "no JSON": lambda path, data: path.write_bytes(b"\x00{"),
+    "a deep JSON": lambda path, data: path.write_bytes(b"[" * 60_000),
+    "another schema": lambda path, data: _changed(path, data, schema="sameshot.dev/registration/v2"),
+    "another uuid": lambda path, data: _changed(path, data, uuid=str(uuid.uuid4())),
+    "a path as container": lambda path, data: _changed(path, data, container="../../etc"),
+    "a path as job": lambda path, data: _changed(path, data, job=JobRef("local", "../up", "u", 0)),
+    "a path as namespace": lambda path, data: _changed(path, data, job=JobRef("..", "train", "u", 0)),
+    "a negative local rank": lambda path, data: _changed(path, data, local_rank=-1),
+    "an endless rank": lambda path, data: _changed(path, data, rank=2**40),
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_registration_that_is_a_trick_is_refused_and_the_honest_ones_are_not(lab: Lab, trick: str) -> None:
+    honest = lab.worker()
+    one = str(uuid.uuid4())
+    TRICKS[trick](lab.dir / "workers" / f"{one}.json", msgspec.json.encode(_plain(one)))
+    assert set(read(lab)) == {honest.registration.uuid}
+
+
+def test_names_that_lead_elsewhere_are_never_opened(lab: Lab) -> None:
+    """The uuid becomes the lock file's name."""
+    honest = lab.worker()
+    for name in ("..", "...", "x", "%2e%2e"):
+        data = msgspec.json.encode(msgspec.structs.replace(_plain(name)))
+        (lab.dir / "workers" / f"{name}.json").write_bytes(data)
+    assert set(read(lab)) == {honest.registration.uuid}
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "another user's"])
+def test_a_lock_file_that_is_a_trick_makes_nobody_live(lab: Lab, kind: str) -> None:
+    living, honest = lab.worker(), lab.worker(local_rank=1, rank=1)
+    one = str(uuid.uuid4())
+    lock = lab.dir / "workers" / f"{one}.lock"
+    if kind == "link":
+        lock.symlink_to(f"{living.registration.uuid}.lock")
+    elif kind == "fifo":
+        os.mkfifo(lock)
+    else:
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a file away")
+        lock.touch()
+        os.chown(lock, 12345, 12345)
+    (lab.dir / "workers" / f"{one}.json").write_bytes(msgspec.json.encode(_plain(one)))
+    assert {each for each, worker in read(lab).items() if worker.alive} == {
+        living.registration.uuid,
+        honest.registration.uuid,
+    }
+
+
+def test_a_folder_of_registrations_that_is_a_link_is_not_followed(lab: Lab, tmp_path: Path) -> None:
+    worker = lab.worker()
+    assert read(lab)
+    (lab.dir / "workers").rename(tmp_path / "workers")
+    (lab.dir / "workers").symlink_to(tmp_path / "workers")
+    assert read(lab) == {}
+    assert (tmp_path / "workers" / f"{worker.registration.uuid}.json").exists()
+
+
+def test_no_directory_is_no_worker() -> None:
+    found: list[Known] = Registrations(FixedDirs(Path("/nonexistent/sameshot")), "node-a").all()
+    assert found == []
