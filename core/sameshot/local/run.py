@@ -7,7 +7,6 @@ environment that `environment(node)` returns.
 
 from __future__ import annotations
 
-import getpass
 import os
 import time
 import uuid
@@ -151,7 +150,12 @@ class LocalRun:
             f"agent-{index}",
             sameshot_argv(
                 *("agent", "--node", node, "--dir", str(folder), "--archive", self.setup.archive),
-                *("--spool", str(self.folder.path / f"spool-n{index}"), "--listen", f"unix:{self._agent_socket(index)}"),
+                *(
+                    "--spool",
+                    str(self.folder.path / f"spool-n{index}"),
+                    "--listen",
+                    f"unix:{self._agent_socket(index)}",
+                ),
                 *("--backend", self.setup.backend, "--address-file", str(self._address_file(f"agent-{index}"))),
                 *("--end-with-stdin", *extra),
             ),
@@ -199,11 +203,3 @@ class LocalRun:
 
     def _address_file(self, name: str) -> Path:
         return self.folder.path / f"{name}.addr"
-
-
-def caller() -> str:
-    """In local mode the caller is the operating system's user."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid-{os.getuid()}"

@@ -61,7 +61,7 @@ class RunFolder:
             path
             for spool in self.path.glob("spool-*")
             for path in spool.rglob("*")
-            if path.is_file() and path.suffix != ".json" or path.name.startswith("trace")
+            if path.is_file() and path.name.startswith("trace")
         )
 
     def close(self, *, keep: bool) -> None:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 
-class Samples(Dataset):
+class Samples(Dataset[tuple[torch.Tensor, torch.Tensor]]):
     def __init__(self, count: int, width: int) -> None:
         self.count, self.width = count, width
 
@@ -48,14 +48,14 @@ def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     torch.manual_seed(0)
-    model = nn.Sequential(
+    network = nn.Sequential(
         nn.Linear(options.width, 2 * options.width),
         nn.ReLU(),
         nn.Linear(2 * options.width, options.width),
         nn.ReLU(),
         nn.Linear(options.width, 2),
     )
-    model = DistributedDataParallel(model)
+    model = DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loss_of = nn.CrossEntropyLoss()
     loader = DataLoader(

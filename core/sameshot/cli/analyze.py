@@ -1,0 +1,39 @@
+"""`sameshot analyze`: from a manifest to findings and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from sameshot.cli.options import Output, OutputOption, print_json
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog="Examples: sameshot analyze demo-out/archive/local/demo/0/<capture id>/manifest.json --out report | "
+        "sameshot analyze s3://traces/dev/local/bert/0/<capture id> --out report"
+    )(analyze)
+
+
+def analyze(
+    manifest: Annotated[str, typer.Argument(help="Path or URI of a manifest, or of the folder that holds it.")],
+    out: Annotated[Path, typer.Option(help="Folder for report.html and summary.json.")] = Path("sameshot-report"),
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Analyse a capture. Exit code 3 when a rank is missing from it: the report then says which."""
+    from sameshot.analysis import analyze as analyze_capture
+    from sameshot.analysis import headline
+
+    summary = analyze_capture(manifest, out)
+    if output is Output.JSON:
+        print_json(summary)
+    else:
+        console = Console()
+        for line in headline(summary):
+            console.print(Text(line), soft_wrap=True)
+        console.print(Text(f"report: {out / 'report.html'}, numbers: {out / 'summary.json'}"), soft_wrap=True)
+    raise typer.Exit(3 if summary.missing else 0)

@@ -1,0 +1,183 @@
+"""`capture`, `watch`, `cancel` and `captures`."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sameshot.api.views import CaptureView
+from sameshot.cli.options import (
+    AddressOption,
+    JobOption,
+    KeyOption,
+    Output,
+    OutputOption,
+    milliseconds,
+    print_json,
+)
+from sameshot.cli.progress import exit_code, follow, print_result
+from sameshot.client import Client, connect
+from sameshot.errors import SameshotError, UsageError
+from sameshot.model import CaptureSpec
+
+# After Ctrl-C a cancelled capture gets this long to say what it kept.
+CANCEL_WAIT_S = 10.0
+
+
+class OnFailed(enum.StrEnum):
+    NEW = "NEW"
+    RETURN = "RETURN"
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog="Examples: sameshot capture --duration 2s --activities cpu,cuda --wait | "
+        "sameshot capture --with-stack --record-shapes --wait -o json | sameshot capture --key nightly-7 --wait"
+    )(capture)
+    app.command(epilog="Example: sameshot watch 0197f3a2c4d17e0a8b54d6f1c2a3b4c5")(watch)
+    app.command(epilog="Example: sameshot cancel 0197f3a2c4d17e0a8b54d6f1c2a3b4c5")(cancel)
+    app.command(epilog="Example: sameshot captures -o json")(captures)
+
+
+def capture(
+    duration: Annotated[str, typer.Option(help="Length of the window: 2s, 500ms.")] = "2s",
+    activities: Annotated[str, typer.Option(help="Comma-separated: cpu, cuda, xpu, mtia.")] = "cpu,cuda",
+    with_stack: Annotated[bool, typer.Option("--with-stack", help="Record Python functions (large traces).")] = False,
+    record_shapes: Annotated[bool, typer.Option("--record-shapes", help="Record operator input shapes.")] = False,
+    profile_memory: Annotated[bool, typer.Option("--profile-memory", help="Record allocations.")] = False,
+    with_flops: Annotated[bool, typer.Option("--with-flops", help="Estimate FLOPs of operators.")] = False,
+    warmup: Annotated[str, typer.Option(help="Profiler warm-up before the window, whole seconds.")] = "1s",
+    start_in: Annotated[
+        str | None, typer.Option(help="Open the window this long from now; default: as soon as all can.")
+    ] = None,
+    key: KeyOption = None,
+    on_failed: Annotated[
+        OnFailed, typer.Option(case_sensitive=False, help="What a known key of a failed capture gives.")
+    ] = OnFailed.NEW,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Show progress until the manifest is there.")] = False,
+    address: AddressOption = "local",
+    job: JobOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Record a window on every rank of a running job, now. With --wait, Ctrl-C cancels it."""
+    spec = CaptureSpec.of(
+        {
+            "duration_ms": milliseconds(duration),
+            "activities": [name.strip() for name in activities.split(",") if name.strip()],
+            "with_stack": with_stack,
+            "record_shapes": record_shapes,
+            "profile_memory": profile_memory,
+            "with_flops": with_flops,
+            "warmup_ms": milliseconds(warmup),
+            "start_delay_ms": None if start_in is None else milliseconds(start_in),
+        }
+    )
+    with dial(address, job) as client:
+        view = client.start_capture(spec, request_key=key, on_failed="NEW" if on_failed is OnFailed.NEW else "RETURN")
+        if wait:
+            view = _wait_or_cancel(client, view, output)
+        elif output is Output.TABLE:
+            typer.echo(f"capture {view.capture_id} is {view.state.value}; see: sameshot watch {view.capture_id}")
+    if output is Output.JSON:
+        print_json(view)
+    elif wait:
+        print_result(view, Console())
+    raise typer.Exit(exit_code(view) if wait else 0)
+
+
+def watch(
+    capture_id: Annotated[str | None, typer.Argument(help="The capture's id.", show_default=False)] = None,
+    key: KeyOption = None,
+    address: AddressOption = "local",
+    job: JobOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Follow a capture until it has ended. Ctrl-C stops watching; the capture goes on."""
+    with dial(address, job) as client:
+        _one_of(capture_id, key)
+        updates = client.watch(capture_id, request_key=key)
+        if output is Output.JSON:
+            for view in updates:
+                print_json(view)
+        else:
+            view = _last(follow(updates, Console()))
+            print_result(view, Console())
+    raise typer.Exit(exit_code(view))
+
+
+def cancel(
+    capture_id: Annotated[str | None, typer.Argument(help="The capture's id.", show_default=False)] = None,
+    key: KeyOption = None,
+    address: AddressOption = "local",
+    job: JobOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Cancel a capture: what no worker has fetched is withdrawn, what was archived stays."""
+    with dial(address, job) as client:
+        _one_of(capture_id, key)
+        view = client.cancel(capture_id, request_key=key)
+    if output is Output.JSON:
+        print_json(view)
+    else:
+        typer.echo(
+            f"capture {view.capture_id} is {view.state.value}" + (f": {view.withdrawn}" if view.withdrawn else "")
+        )
+
+
+def captures(address: AddressOption = "local", job: JobOption = None, output: OutputOption = Output.TABLE) -> None:
+    """List the captures of a running job, newest first."""
+    with dial(address, job) as client:
+        found = client.captures()
+    if output is Output.JSON:
+        print_json(found)
+        return
+    table = Table("capture", "state", "ranks", "window", "key", "manifest", pad_edge=False)
+    for view in found:
+        table.add_row(
+            view.capture_id,
+            view.state.value,
+            f"{view.archived}/{view.expected}",
+            f"{view.spec.duration_ms} ms",
+            view.request_key,
+            view.manifest_uri if view.published else "",
+        )
+    Console().print(table)
+
+
+def dial(address: str, job: str | None) -> Client:
+    """The coordinator that the options name. A job name only means something on this machine."""
+    if job is None:
+        return connect(address)
+    if address != "local":
+        raise UsageError("--job picks a job of this machine; with --address the coordinator serves one job only.")
+    return connect(f"local:{job}")
+
+
+def _one_of(capture_id: str | None, key: str | None) -> None:
+    if (capture_id is None) == (key is None):
+        raise UsageError("Name the capture by its id or by --key, and not by both.")
+
+
+def _wait_or_cancel(client: Client, view: CaptureView, output: Output) -> CaptureView:
+    console = Console(quiet=output is Output.JSON)
+    try:
+        return _last(follow(client.watch(view.capture_id), console))
+    except KeyboardInterrupt:
+        typer.secho("\ncancelling…", err=True, fg="yellow")
+        with contextlib.suppress(KeyboardInterrupt, SameshotError):
+            client.cancel(view.capture_id)
+            view = client.wait(view.capture_id, timeout_s=CANCEL_WAIT_S)
+        kept = f"; {view.archived} traces are kept, {view.manifest_uri}" if view.archived else "; no trace was kept"
+        typer.secho(f"capture {view.capture_id} is {view.state.value}{kept}", err=True, fg="yellow")
+        raise
+
+
+def _last(view: CaptureView | None) -> CaptureView:
+    if view is None:
+        raise SameshotError("The coordinator closed the stream without an answer; ask again with `sameshot watch`.")
+    return view

@@ -1,0 +1,47 @@
+"""`sameshot doctor`: what would fail here, and how to mend it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from sameshot.cli.options import JobOption, Output, OutputOption, print_json
+from sameshot.client.local import jobs as running_jobs
+from sameshot.errors import NoSuchJob
+from sameshot.local.doctor import Verdict, examine
+
+_STYLE = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog="Examples: sameshot doctor | sameshot doctor --python /opt/train/bin/python -o json")(doctor)
+
+
+def doctor(
+    python: Annotated[str, typer.Option(help="The interpreter that training uses.")] = sys.executable,
+    job: JobOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Try what a capture needs on this machine. Exit code 1 when something would fail."""
+    jobs = [info for info in running_jobs({}) if job in (None, info.job.name)]
+    if job is not None and not jobs:
+        raise NoSuchJob(f"No armed job named {job!r} runs on this machine; see `sameshot jobs`.")
+    console = Console(quiet=output is Output.JSON)
+    findings = []
+    for finding in examine(jobs, python=python):
+        findings.append(finding)
+        console.print(
+            Text.assemble(
+                (f"{finding.verdict.value:>8}", _STYLE[finding.verdict]), f"  {finding.check}: ", finding.detail
+            ),
+            soft_wrap=True,
+        )
+        if finding.remedy:
+            console.print(Text(f"{'':10}→ {finding.remedy}"), soft_wrap=True)
+    if output is Output.JSON:
+        print_json(findings)
+    raise typer.Exit(1 if any(finding.verdict is Verdict.PROBLEM for finding in findings) else 0)

@@ -1,0 +1,86 @@
+"""The `sameshot` command: assembles the subcommands and turns errors into exit codes.
+
+Exit codes: 0 fully succeeded, 1 other error, 2 usage, 3 partial, 4 failed, 5 capture unknown, 6 no such job,
+7 cancelled, 75 try again, 77 denied, 130 interrupted, 143 terminated.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import NoReturn
+
+import typer
+
+import sameshot
+from sameshot.cli import analyze, capture, demo, doctor, jobs, manifest, run, services
+from sameshot.errors import SameshotError
+
+app = typer.Typer(
+    name="sameshot",
+    help="On-demand profiling for distributed PyTorch training: a few seconds of traces from every rank, now.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Start with: sameshot run -- torchrun --nproc-per-node 2 train.py, then in another terminal: "
+    "sameshot capture --duration 2s --wait",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sameshot {sameshot.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+for module in (run, jobs, capture, manifest, analyze, doctor, demo, services):
+    module.register(app)
+
+
+# Newer versions of typer carry their own click; its public names lead to the right base class either way.
+_ClickException: type[typer.BadParameter] = next(
+    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
+)
+
+
+class Terminated(SystemExit):
+    """SIGTERM, as an exception, so that what is running can clean up."""
+
+
+def _on_sigterm(*_: object) -> NoReturn:
+    raise Terminated(143)
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    sys.exit(invoke(sys.argv[1:]))
+
+
+def invoke(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code and prints errors to standard error."""
+    try:
+        result = app(args=arguments, standalone_mode=False)
+    except _ClickException as error:
+        error.show()
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        typer.secho("interrupted", err=True, fg="yellow")
+        return 130
+    except SameshotError as error:
+        typer.secho(f"error: {error}", err=True, fg="red")
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+    return result if isinstance(result, int) else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Options and values that several commands share."""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from sameshot.errors import InvalidSpec, UsageError
+
+
+class Output(enum.StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="table for people, json for scripts.")]
+
+AddressOption = Annotated[
+    str,
+    typer.Option(
+        "--address",
+        envvar="SAMESHOT_ADDRESS",
+        help="The job's coordinator: `local` for a job of this machine, or host:port.",
+        show_default=True,
+    ),
+]
+
+JobOption = Annotated[
+    str | None,
+    typer.Option("--job", "-j", help="Name of the local job; needed only when several run.", show_default=False),
+]
+
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", help="Your own idempotency key: the same key gives the same capture.", show_default=False),
+]
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
+_UNIT_MS = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "min": 60_000}
+
+
+def milliseconds(text: str) -> int:
+    """`2s`, `500ms`, `1.5s`, `1m`; a bare number is seconds. Raises InvalidSpec."""
+    match = _DURATION.fullmatch(text.strip())
+    value = float(match[1]) * _UNIT_MS[match[2] or ""] if match else 0.0
+    if not match or value != int(value):
+        raise InvalidSpec(f"{text!r} is not a duration; write for example 2s, 500ms or 1m.")
+    return int(value)
+
+
+def pairs(items: list[str], what: str) -> dict[str, str]:
+    """`k=v` options as a dict. Raises UsageError."""
+    found = {}
+    for item in items:
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{what} {item!r} is not of the form key=value.")
+        found[key] = value
+    return found
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on standard output; enums by value, states by name."""
+    sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(value, enc_hook=str), indent=2) + b"\n")
+    sys.stdout.flush()

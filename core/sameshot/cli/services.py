@@ -1,0 +1,129 @@
+"""`agent` and `coordinator`: the processes beside a job. `sameshot run` starts them; by hand for other set-ups.
+
+The heavy imports stay inside the commands: `sameshot --help` and the client's commands don't pay for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sameshot.cli.options import pairs
+from sameshot.cli.run import ARCHIVE_HELP, read_policy, resolved
+from sameshot.model import Encoding, JobRef
+from sameshot.profiler.daemon import BackendName
+
+ListenOption = Annotated[str, typer.Option(help="unix:/path or a loopback host:port (port 0: any).")]
+AddressFileOption = Annotated[
+    Path | None, typer.Option(help="Written with the address in force once it serves.", show_default=False)
+]
+EndOption = Annotated[
+    bool, typer.Option("--end-with-stdin", help="End when standard input closes (it belongs to the parent).")
+]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog="Example: sameshot agent --node a --dir /tmp/ss/n0 --spool /tmp/ss/spool --archive /data/traces"
+    )(agent)
+    app.command(
+        epilog="Example: sameshot coordinator --name bert --uid 1 --agent 127.0.0.1:7001 --archive /data/traces"
+    )(coordinator)
+
+
+def agent(
+    node: Annotated[str, typer.Option(help="This node's name.")],
+    directory: Annotated[list[Path], typer.Option("--dir", help="A $SAMESHOT_DIR of this node, repeatable.")],
+    spool: Annotated[Path, typer.Option(help="For finished traces; on the same mount as --dir.")],
+    archive: Annotated[str, typer.Option(help=ARCHIVE_HELP)],
+    listen: ListenOption = "127.0.0.1:0",
+    address_file: AddressFileOption = None,
+    backend: Annotated[BackendName, typer.Option(help="What stands between this node and Kineto.")] = (
+        BackendName.BROKER
+    ),
+    dynolog: Annotated[str, typer.Option(help="host:port of the stock daemon.")] = "127.0.0.1:1778",
+    encoding: Annotated[Encoding, typer.Option(help="How traces are stored.")] = Encoding.GZIP,
+    verify_workers: Annotated[int, typer.Option(help="Processes that read traces.", min=1)] = 1,
+    end_with_stdin: EndOption = False,
+) -> None:
+    """Serve one node: registrations, dispatch, announce, verify, archive."""
+    from sameshot.agent.config import AgentConfig
+    from sameshot.agent.discovery import FixedDirs
+    from sameshot.agent.server import serve
+
+    config = AgentConfig(
+        node=node,
+        worker_dirs=FixedDirs(*directory, node=node),
+        spool=spool,
+        archive=resolved(archive),
+        listen=listen,
+        address_file=address_file,
+        backend=backend,
+        dynolog=dynolog,
+        encoding=encoding,
+        verify_workers=verify_workers,
+    )
+    _serve(serve(config), end_with_stdin)
+
+
+def coordinator(
+    name: Annotated[str, typer.Option(help="The job's name.")],
+    uid: Annotated[str, typer.Option(help="The job's uid.")],
+    archive: Annotated[str, typer.Option(help=ARCHIVE_HELP)],
+    agent: Annotated[list[str] | None, typer.Option(help="An agent's address, repeatable.", show_default=False)] = None,
+    agents_file: Annotated[
+        Path | None, typer.Option(help="More agents' addresses, one a line; may grow.", show_default=False)
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="The job's namespace.")] = "local",
+    attempt: Annotated[int, typer.Option(help="The controller's attempt.")] = 0,
+    series: Annotated[str, typer.Option(help="What makes runs comparable.", show_default=False)] = "",
+    label: Annotated[list[str] | None, typer.Option(help="key=value, repeatable.", show_default=False)] = None,
+    backend: Annotated[BackendName, typer.Option(help="What the agents use.")] = BackendName.BROKER,
+    policy: Annotated[Path | None, typer.Option(help="JSON file with a CapturePolicy.", show_default=False)] = None,
+    listen: ListenOption = "127.0.0.1:0",
+    address_file: AddressFileOption = None,
+    end_with_stdin: EndOption = False,
+) -> None:
+    """Serve one job attempt: freeze, fan out, converge, publish."""
+    from sameshot.coordinator.config import CoordinatorConfig
+    from sameshot.coordinator.server import serve
+
+    config = CoordinatorConfig(
+        job=JobRef(namespace, name, uid, attempt),
+        archive=resolved(archive),
+        series=series,
+        labels=pairs(label or [], "label"),
+        agents=tuple(agent or ()),
+        agents_file=agents_file,
+        backend=backend,
+        policy=read_policy(policy),
+        listen=listen,
+        address_file=address_file,
+    )
+    _serve(serve(config), end_with_stdin)
+
+
+def _serve(service: Coroutine[Any, Any, None], end_with_stdin: bool) -> None:
+    """Run a service until SIGTERM, SIGINT or, where asked, the end of standard input."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if end_with_stdin:
+        # A thread that may stay in its read for ever must not keep the process alive: daemon.
+        threading.Thread(target=_end_at_eof, daemon=True).start()
+    asyncio.run(service)
+
+
+def _end_at_eof() -> None:
+    with contextlib.suppress(OSError):
+        while os.read(0, 4096):
+            pass
+    os.kill(os.getpid(), signal.SIGTERM)
