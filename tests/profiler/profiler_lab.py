@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -174,8 +175,16 @@ class Trace:
 class Client:
     """Speaks Kineto's side of the protocol from the test's own process."""
 
-    def __init__(self, ipc_dir: str, *, name: str | None = None, job: int = JOB, pid: int | None = None) -> None:
-        self.ipc_dir, self.job = ipc_dir, job
+    def __init__(
+        self,
+        ipc_dir: str,
+        *,
+        name: str | None = None,
+        job: int = JOB,
+        pid: int | None = None,
+        ancestors: tuple[int, ...] = (1,),
+    ) -> None:
+        self.ipc_dir, self.job, self.ancestors = ipc_dir, job, ancestors
         self.pid = os.getpid() if pid is None else pid
         self.name = name or f"dynoconfigclient{uuid.uuid4()}"
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -192,7 +201,7 @@ class Client:
         self.socket.sendto(data, f"{self.ipc_dir}/dynolog")
 
     def ask(self, wants: Wants = Wants.EVENTS | Wants.ACTIVITIES) -> None:
-        self.send(encode_poll(Poll(wants, self.job, (self.pid, 1))))
+        self.send(encode_poll(Poll(wants, self.job, (self.pid, *self.ancestors))))
 
     def read(self) -> str:
         """The answer and the name it came from must be what Kineto accepts."""
@@ -203,3 +212,71 @@ class Client:
     def poll(self, wants: Wants = Wants.EVENTS | Wants.ACTIVITIES) -> str:
         self.ask(wants)
         return self.read()
+
+
+class Dynolog:
+    """A running daemon: the real one or the stand-in, started with the same command line."""
+
+    def __init__(self, command: list[str | Path], ipc_dir: str, **knobs: float) -> None:
+        self.ipc_dir = ipc_dir
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port: int = probe.getsockname()[1]
+        environment = {**os.environ, **{f"STANDIN_{name.upper()}": str(value) for name, value in knobs.items()}}
+        environment.pop("KINETO_IPC_SOCKET_DIR", None)
+        if ipc_dir:
+            environment["KINETO_IPC_SOCKET_DIR"] = ipc_dir
+        self.process = subprocess.Popen(
+            [*command, f"--port={self.port}", "--enable_ipc_monitor"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            with contextlib.suppress(OSError):
+                if self.rpc({"fn": "getVersion"}):
+                    break
+            assert self.process.poll() is None, "the daemon did not start"
+            assert time.monotonic() < deadline, "the daemon does not answer"
+            time.sleep(0.05)
+        while ipc_dir and not Path(f"{ipc_dir}/dynolog").exists():
+            assert time.monotonic() < deadline, "the daemon does not serve workers"
+            time.sleep(0.05)
+
+    def __enter__(self) -> Dynolog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("localhost", self.port), timeout=PATIENCE_S)
+
+    def exchange(self, *pieces: bytes) -> bytes:
+        """Everything that the daemon answers to these bytes, sent one after the other, until it closes."""
+        with self.connect() as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for piece in pieces:
+                connection.sendall(piece)
+                time.sleep(0.05 if len(pieces) > 1 else 0)
+            answer = b""
+            with contextlib.suppress(ConnectionResetError):
+                while chunk := connection.recv(65536):
+                    answer += chunk
+            return answer
+
+    def rpc(self, message: object) -> Any:
+        """The decoded answer; None where the daemon closed without one."""
+        body = json.dumps(message).encode()
+        answer = self.exchange(struct.pack("=i", len(body)) + body)
+        return json.loads(answer[4:]) if answer else None
+
+    def request(self, **fields: Any) -> Any:
+        given = {"fn": "setKinetOnDemandRequest", "config": "X=1", "job_id": JOB, "pids": [1], "process_limit": 10}
+        return self.rpc({key: value for key, value in {**given, **fields}.items() if value is not ...})

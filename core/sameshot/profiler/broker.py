@@ -14,6 +14,7 @@ polls.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import selectors
@@ -37,6 +38,8 @@ ANSWER_WITHIN_NS = 50_000_000  # Kineto reads for 90 ms; the difference is for t
 SWEEP_EVERY_S = 60.0
 # A client socket exists for a moment before it is bound. Younger than this it is never called dead.
 DEAD_SOCKET_AGE_S = 60.0
+
+_log = logging.getLogger(__name__)
 
 _SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)  # asm-generic/socket.h; the control message has the same number
 _TIMESPEC = struct.Struct("@qq")
@@ -122,7 +125,11 @@ class Broker:
                 if wake in ready:
                     return
                 if listening in ready:
-                    self._receive(listening)
+                    try:
+                        self._receive(listening)
+                    except Exception:  # one worker's message must not cost all workers their daemon
+                        self.ignored["internal_error"] += 1
+                        _log.exception("A worker's message could not be handled.")
                 if time.monotonic() - swept > SWEEP_EVERY_S:
                     swept = time.monotonic()
                     self._sweep()
@@ -130,7 +137,7 @@ class Broker:
     def _receive(self, listening: socket.socket) -> None:
         try:
             data, ancillary, flags, address = listening.recvmsg(kineto_ipc.MAX_DATAGRAM, _ANCILLARY)
-        except OSError:  # nothing of what a peer does may end this thread
+        except OSError:
             self.ignored["receive_error"] += 1
             return
         try:

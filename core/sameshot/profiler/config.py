@@ -54,10 +54,26 @@ def activity_types(spec: CaptureSpec) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def check_spec(spec: CaptureSpec) -> None:
+    """Refuse what Kineto takes without a word and then does not do. Raises `InvalidSpec`.
+
+    Measured on torch 2.13: with PROFILE_PROFILE_MEMORY and PROFILE_WITH_FLOPS an on-demand trace has not one event or
+    argument more (torch hands memory events only to a profiler that the program itself started in that thread).
+    """
+    for option, asked in (("profile_memory", spec.profile_memory), ("with_flops", spec.with_flops)):
+        if asked:
+            raise InvalidSpec(
+                f"{option} has no effect on a capture that is requested from outside the training program: torch "
+                "records it only for a profiler that the program starts itself. Ask again without it."
+            )
+
+
 def check_output_path(path: str) -> str:
     """Refuse a path that Kineto would cut, lose or write elsewhere. Raises `InvalidSpec`."""
     if found := _LINE_BREAKERS.search(path):
         why = f"has the character {found.group()!r}, which breaks Kineto's configuration"
+    elif not _is_utf8(path):
+        why = "is not UTF-8"
     elif path != path.strip():
         why = "begins or ends with a blank, which Kineto cuts off"
     elif not path.startswith("/"):
@@ -83,8 +99,10 @@ def config_text(spec: CaptureSpec, output_path: str, start_at_ns: int | None) ->
 
     `start_at_ns` is CLOCK_REALTIME, used to the millisecond; None or 0 begins at once, that is
     `START_AT_ONCE_DELAY_NS` and the warm-up after the worker reads it. Kineto silently drops a start that it can't
-    meet: ask `can_start_at` first. Raises `InvalidSpec` for a path that Kineto can't take.
+    meet: ask `can_start_at` first. Raises `InvalidSpec` for a path that Kineto can't take and for an option that it
+    ignores.
     """
+    check_spec(spec)
     return "".join(
         f"{key}={value}\n"
         for key, value in {
@@ -111,6 +129,14 @@ def expected_window(spec: CaptureSpec, start_at_ns: int | None, read_at_ns: int)
     """When the window begins and ends, for a config with this start that is read at `read_at_ns`."""
     begin = start_at_ns or read_at_ns + START_AT_ONCE_DELAY_NS + spec.warmup_ms * NS_PER_MS
     return begin, begin + spec.duration_ms * NS_PER_MS
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _flag(value: bool) -> str:

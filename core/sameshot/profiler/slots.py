@@ -28,7 +28,7 @@ FORGET_WORKER_AFTER_NS = 3_600 * NS_PER_S
 MAX_WORKERS = 4_096
 MAX_RECORDS = 20_000
 MAX_OFFERS = 2  # the offer and, where Kineto was seen to have dropped it, one more
-EDGE_NS = 250_000_000  # near its edges a window proves nothing about a poll inside it
+EDGE_NS = 250_000_000  # so soon after the expected begin a poll proves nothing yet
 
 Key = tuple[int, int]  # Kineto job id, pid as the worker states it
 Target = tuple[str, str]  # capture id, target id
@@ -203,7 +203,7 @@ class Slots:
 
 
 def _inside(window_ns: tuple[int, int], now_ns: int) -> bool:
-    return window_ns[0] + EDGE_NS < now_ns < window_ns[1] - EDGE_NS
+    return window_ns[0] + EDGE_NS < now_ns < window_ns[1]
 
 
 def _orphan(worker: _Worker) -> None:
