@@ -35,6 +35,8 @@ from sameshot.states import Contact, Deadlines
 
 _log = logging.getLogger(__name__)
 _NS = 1_000_000_000
+# Longer between two looks at the clock than any call may take: we were not running.
+_AWAY_S = 5.0
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,6 +86,8 @@ class CaptureRun:
         self._uri = around.publisher.uri(request.capture_id)
         self._deadlines = Deadlines(announce_by=0.0)
         self._window_ends = 0.0
+        self._last_look = 0.0
+        self._judge_from = 0.0
         self._contacts: dict[str, Contact] = {}
         self._listings: dict[str, Listing] = {}
         self._dispatched: set[str] = set()
@@ -192,7 +196,7 @@ class CaptureRun:
                 if self._frozen is None and (len(self._listings) == len(links) or now >= closes_at):
                     self._close(links)
                 if self._frozen is not None:
-                    if self.targets.expire(self._contacts, now):
+                    if self._present(now) and self.targets.expire(self._contacts, now):
                         self._change()
                     if self.targets.converged or not self._frozen.targets:
                         return
@@ -224,6 +228,7 @@ class CaptureRun:
         self._start_at_ns = self._clock.wall_ns() + int(delay_s * _NS)
         self._window_ends = now + delay_s + spec.duration_ms / 1000
         self._deadlines = Deadlines(announce_by=self._window_ends + self._announce_s + timings.agent_first_s)
+        self._last_look = now
         self._move(CaptureState.DISPATCHING)
 
     @property
@@ -369,6 +374,14 @@ class CaptureRun:
         """Its targets may stay undecided for long; the next capture need not wait for that."""
         contact = self._contacts.get(address, Contact())
         return bool(contact.trouble) and contact.silent_since(self._clock.monotonic() - 3 * self._timings.call_s)
+
+    def _present(self, now: float) -> bool:
+        """False for a moment after this process itself was away (suspended, starved): what was not heard meanwhile is
+        nobody else's fault, so every agent is asked once more before anything is given up."""
+        if now - self._last_look > _AWAY_S:
+            self._judge_from = now + states.LAST_ANSWER_GRACE_S
+        self._last_look = now
+        return now >= self._judge_from
 
     @property
     def _poll_s(self) -> float:
