@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from sameshot.cli.options import Output, OutputOption, print_json
+from sameshot.cli.tables import console
 
 
 def register(app: typer.Typer) -> None:
@@ -32,8 +32,8 @@ def analyze(
     if output is Output.JSON:
         print_json(summary)
     else:
-        console = Console()
+        screen = console()
         for line in headline(summary):
-            console.print(Text(line), soft_wrap=True)
-        console.print(Text(f"report: {out / 'report.html'}, numbers: {out / 'summary.json'}"), soft_wrap=True)
+            screen.print(Text(line), soft_wrap=True)
+        screen.print(Text(f"report: {out / 'report.html'}, numbers: {out / 'summary.json'}"), soft_wrap=True)
     raise typer.Exit(3 if summary.missing else 0)

@@ -7,8 +7,6 @@ import enum
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sameshot.api.views import CaptureView
 from sameshot.cli.options import (
@@ -21,6 +19,7 @@ from sameshot.cli.options import (
     print_json,
 )
 from sameshot.cli.progress import exit_code, follow, print_result
+from sameshot.cli.tables import console, table
 from sameshot.client import Client, connect
 from sameshot.errors import SameshotError, UsageError
 from sameshot.model import CaptureSpec
@@ -86,7 +85,7 @@ def capture(
     if output is Output.JSON:
         print_json(view)
     elif wait:
-        print_result(view, Console())
+        print_result(view, console())
     raise typer.Exit(exit_code(view) if wait else 0)
 
 
@@ -105,8 +104,8 @@ def watch(
             for view in updates:
                 print_json(view)
         else:
-            view = _last(follow(updates, Console()))
-            print_result(view, Console())
+            view = _last(follow(updates, console()))
+            print_result(view, console())
     raise typer.Exit(exit_code(view))
 
 
@@ -136,9 +135,9 @@ def captures(address: AddressOption = "local", job: JobOption = None, output: Ou
     if output is Output.JSON:
         print_json(found)
         return
-    table = Table("capture", "state", "ranks", "window", "key", "manifest", pad_edge=False)
+    listing = table("capture", "state", "ranks", "window", "key", "manifest", whole=("capture", "state"))
     for view in found:
-        table.add_row(
+        listing.add_row(
             view.capture_id,
             view.state.value,
             f"{view.archived}/{view.expected}",
@@ -146,7 +145,7 @@ def captures(address: AddressOption = "local", job: JobOption = None, output: Ou
             view.request_key,
             view.manifest_uri if view.published else "",
         )
-    Console().print(table)
+    console().print(listing)
 
 
 def dial(address: str, job: str | None) -> Client:
@@ -164,9 +163,8 @@ def _one_of(capture_id: str | None, key: str | None) -> None:
 
 
 def _wait_or_cancel(client: Client, view: CaptureView, output: Output) -> CaptureView:
-    console = Console(quiet=output is Output.JSON)
     try:
-        return _last(follow(client.watch(view.capture_id), console))
+        return _last(follow(client.watch(view.capture_id), console(quiet=output is Output.JSON)))
     except KeyboardInterrupt:
         typer.secho("\ncancelling…", err=True, fg="yellow")
         with contextlib.suppress(KeyboardInterrupt, SameshotError):

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from sameshot.cli.options import milliseconds
 from sameshot.cli.progress import exit_code, follow, print_result
+from sameshot.cli.tables import console
 from sameshot.errors import SameshotError, UsageError
 from sameshot.local.demo.job import DemoJob, JobShape
 from sameshot.local.run import LocalRun, LocalSetup
@@ -65,7 +66,7 @@ def demo(
     if slow_rank >= shape.world_size:
         raise UsageError(f"--slow-rank {slow_rank} is not one of the {shape.world_size} ranks.")
     spec = CaptureSpec(duration_ms=milliseconds(duration), activities=(Activity.CPU,), with_stack=with_stack)
-    console = Console()
+    screen = console()
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     setup = LocalSetup(
@@ -78,39 +79,39 @@ def demo(
         local_world_size=ranks_per_node,
     )
     with LocalRun(setup) as local, DemoJob(local, shape, out / "job") as job:
-        _say(console, f"training {shape.world_size} ranks on {nodes} nodes; logs in {out / 'job'}")
+        _say(screen, f"training {shape.world_size} ranks on {nodes} nodes; logs in {out / 'job'}")
         job.wait_for_step(SETTLED_STEPS)
-        _say(console, f"step {job.steps()} is done: first capture")
-        first = _capture(local, spec, out / "first", console)
+        _say(screen, f"step {job.steps()} is done: first capture")
+        first = _capture(local, spec, out / "first", screen)
         job.slow_down(slow_rank, milliseconds(slow))
         job.wait_for_step(job.steps() + SLOW_STEPS)
-        _say(console, f"rank {slow_rank} now sleeps {slow} in every step: second capture of the running job")
-        second = _capture(local, spec, out, console)
+        _say(screen, f"rank {slow_rank} now sleeps {slow} in every step: second capture of the running job")
+        second = _capture(local, spec, out, screen)
         if keep:
-            _hold(job, console)
+            _hold(job, screen)
         _check_findings(first, second, slow_rank)
         job.finish()
         codes = job.wait()
         if any(codes):
             raise SameshotError(f"The job's launchers ended with {codes}, expected 0; see the logs in {out / 'job'}.")
-        _say(console, "the job ended by itself with exit code 0")
-    _say(console, f"open {out / 'report.html'} (before: {out / 'first' / 'report.html'})")
+        _say(screen, "the job ended by itself with exit code 0")
+    _say(screen, f"open {out / 'report.html'} (before: {out / 'first' / 'report.html'})")
 
 
-def _capture(local: LocalRun, spec: CaptureSpec, out: Path, console: Console) -> Summary:
+def _capture(local: LocalRun, spec: CaptureSpec, out: Path, screen: Console) -> Summary:
     from sameshot.analysis import analyze, headline
 
     with local.client() as client:
         asked = time.monotonic()
-        view = follow(client.watch(client.start_capture(spec).capture_id), console)
+        view = follow(client.watch(client.start_capture(spec).capture_id), screen)
     if view is None or exit_code(view):
         state = "lost" if view is None else view.state.value
         raise SameshotError(f"The capture is {state}; the logs are in {local.folder.path}.")
-    console.print(f"manifest published {time.monotonic() - asked:.1f} s after the request")
-    print_result(view, console)
+    screen.print(f"manifest published {time.monotonic() - asked:.1f} s after the request")
+    print_result(view, screen)
     summary = analyze(view.manifest_uri, out)
     for line in headline(summary):
-        console.print(Text(f"  {line}", style="bold"), soft_wrap=True)
+        screen.print(Text(f"  {line}", style="bold"), soft_wrap=True)
     return summary
 
 
@@ -124,16 +125,16 @@ def _check_findings(first: Summary, second: Summary, slow_rank: int) -> None:
         )
 
 
-def _hold(job: DemoJob, console: Console) -> None:
-    _say(console, "the job goes on; in another terminal try: sameshot workers; sameshot capture --duration 1s --wait")
-    _say(console, "Ctrl-C ends it")
+def _hold(job: DemoJob, screen: Console) -> None:
+    _say(screen, "the job goes on; in another terminal try: sameshot workers; sameshot capture --duration 1s --wait")
+    _say(screen, "Ctrl-C ends it")
     try:
         while True:
             job.wait_for_step(job.steps() + 1)
             time.sleep(1)
     except KeyboardInterrupt:
-        console.print()
+        screen.print()
 
 
-def _say(console: Console, text: str) -> None:
-    console.print(Text(f"● {text}", style="cyan"), soft_wrap=True)
+def _say(screen: Console, text: str) -> None:
+    screen.print(Text(f"● {text}", style="cyan"), soft_wrap=True)

@@ -6,10 +6,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from sameshot.cli.options import JobOption, Output, OutputOption, print_json
+from sameshot.cli.tables import console
 from sameshot.client.local import jobs as running_jobs
 from sameshot.errors import NoSuchJob
 from sameshot.local.doctor import Verdict, examine
@@ -30,18 +30,18 @@ def doctor(
     jobs = [info for info in running_jobs({}) if job in (None, info.job.name)]
     if job is not None and not jobs:
         raise NoSuchJob(f"No armed job named {job!r} runs on this machine; see `sameshot jobs`.")
-    console = Console(quiet=output is Output.JSON)
+    screen = console(quiet=output is Output.JSON)
     findings = []
     for finding in examine(jobs, python=python):
         findings.append(finding)
-        console.print(
+        screen.print(
             Text.assemble(
                 (f"{finding.verdict.value:>8}", _STYLE[finding.verdict]), f"  {finding.check}: ", finding.detail
             ),
             soft_wrap=True,
         )
         if finding.remedy:
-            console.print(Text(f"{'':10}→ {finding.remedy}"), soft_wrap=True)
+            screen.print(Text(f"{'':10}→ {finding.remedy}"), soft_wrap=True)
     if output is Output.JSON:
         print_json(findings)
     raise typer.Exit(1 if any(finding.verdict is Verdict.PROBLEM for finding in findings) else 0)

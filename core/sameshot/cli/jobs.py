@@ -6,11 +6,10 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from sameshot.cli.capture import dial
 from sameshot.cli.options import AddressOption, JobOption, Output, OutputOption, pairs, print_json
+from sameshot.cli.tables import console, table
 from sameshot.client.local import jobs as running_jobs
 from sameshot.model import Worker
 
@@ -29,9 +28,9 @@ def jobs(
     if output is Output.JSON:
         print_json(found)
         return
-    table = Table("job", "uid", "series", "labels", "running for", "coordinator", pad_edge=False)
+    listing = table("job", "uid", "series", "labels", "running for", "coordinator", whole=("job", "coordinator"))
     for info in found:
-        table.add_row(
+        listing.add_row(
             info.job.name,
             info.job.uid[:12],
             info.series,
@@ -39,7 +38,7 @@ def jobs(
             f"{(time.time_ns() - info.started_at_ns) / 1e9:.0f} s",
             info.coordinator,
         )
-    Console().print(table)
+    console().print(listing)
 
 
 def workers(address: AddressOption = "local", job: JobOption = None, output: OutputOption = Output.TABLE) -> None:
@@ -49,10 +48,10 @@ def workers(address: AddressOption = "local", job: JobOption = None, output: Out
     if output is Output.JSON:
         print_json(listing)
         return
-    table = Table("rank", "target", "pid", "state", "torch", "last poll", "note", pad_edge=False)
+    rows = table("rank", "target", "pid", "state", "torch", "last poll", "note", whole=("target",))
     for worker in sorted(listing.workers, key=_order):
         registration = worker.registration
-        table.add_row(
+        rows.add_row(
             "?" if registration.rank is None else str(registration.rank),
             registration.target_id,
             str(registration.pid),
@@ -61,15 +60,15 @@ def workers(address: AddressOption = "local", job: JobOption = None, output: Out
             "" if worker.last_poll_age_s is None else f"{worker.last_poll_age_s:.1f} s ago",
             worker.note,
         )
-    console = Console()
-    console.print(table)
+    screen = console()
+    screen.print(rows)
     expected = "unknown" if listing.world_size is None else str(listing.world_size)
-    console.print(f"world size {expected}, generation {listing.generation or '-'}")
+    screen.print(f"world size {expected}, generation {listing.generation or '-'}")
     if listing.missing_ranks:
-        console.print(f"nobody covers rank {', '.join(map(str, listing.missing_ranks))}", style="red")
+        screen.print(f"nobody covers rank {', '.join(map(str, listing.missing_ranks))}", style="red")
     for agent in listing.agents:
         if not agent.reachable:
-            console.print(f"agent {agent.node or agent.address} does not answer: {agent.detail}", style="red")
+            screen.print(f"agent {agent.node or agent.address} does not answer: {agent.detail}", style="red")
 
 
 def _state(worker: Worker) -> str:

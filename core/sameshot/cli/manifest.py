@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from sameshot.cli.options import Output, OutputOption, print_json
+from sameshot.cli.tables import console
 
 
 def register(app: typer.Typer) -> None:
@@ -36,11 +36,11 @@ def verify(
     if output is Output.JSON:
         print_json({"uri": report.uri, "ok": not report.failed, "targets": report.targets})
     else:
-        console = Console()
+        screen = console()
         for target in report.targets:
             rank = "?" if target.rank is None else target.rank
             problems = "; ".join(target.problems)
-            console.print(
+            screen.print(
                 Text(
                     f"rank {rank} ({target.target_id}): "
                     + (problems or f"ok, {target.files} files, {target.size} bytes")
@@ -48,5 +48,5 @@ def verify(
                 soft_wrap=True,
             )
         bad = len(report.failed)
-        console.print(f"{len(report.targets)} targets, {bad} with problems" if bad else "all files are as stated")
+        screen.print(f"{len(report.targets)} targets, {bad} with problems" if bad else "all files are as stated")
     raise typer.Exit(4 if report.failed else 0)

@@ -61,7 +61,7 @@ class RunFolder:
             path
             for spool in self.path.glob("spool-*")
             for path in spool.rglob("*")
-            if path.is_file() and path.name.startswith("trace")
+            if path.is_file() and path.name.startswith(("raw.json", "stored"))
         )
 
     def close(self, *, keep: bool) -> None:
