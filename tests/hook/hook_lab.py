@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import socket
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+
 from sameshot.hook import PAYLOAD
 from sameshot.model import Registration
 
@@ -73,9 +75,7 @@ def environment(directory: Path | None, *path: Path, **names: str) -> dict[str, 
     return env | names
 
 
-def python(
-    env: dict[str, str], code: str, *options: str, cwd: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def python(env: dict[str, str], code: str, *options: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *options, "-c", textwrap.dedent(code)],
         env=env,
@@ -101,6 +101,16 @@ def registrations(directory: Path) -> list[Registration]:
         assert set(raw) <= set(Registration.__struct_fields__), set(raw) - set(Registration.__struct_fields__)
         found.append(msgspec.convert(raw, Registration))
     return sorted(found, key=lambda one: (one.rank is None, one.rank, one.registered_at_ns))
+
+
+def held(lock: Path) -> bool:
+    """Whether a live process holds this lock file, asked as the agent asks."""
+    with lock.open("r+b") as file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
 def until(condition: Callable[[], object], what: str, process: subprocess.Popen[str] | None = None) -> None:
@@ -130,6 +140,7 @@ class Responder:
     def __init__(self, directory: Path) -> None:
         (directory / "ipc").mkdir(parents=True, exist_ok=True)
         self.polled: dict[int, tuple[int, ...]] = {}  # pid → its ancestors as Kineto states them
+        self.polls = 0
         self.job_ids: set[int] = set()
         self.fetched: set[int] = set()
         self._offers: dict[int, str] = {}
@@ -163,6 +174,7 @@ class Responder:
                 continue
             pid, *ancestors = struct.unpack_from(f"<{count}i", data, 56)
             self.polled[pid] = tuple(ancestors)
+            self.polls += 1
             self.job_ids.add(job)
             text = (self._offers.get(pid, "") if kind & 2 else "").encode()
             try:

@@ -318,6 +318,8 @@ class Worker:
 
     def torch_failed(self) -> None:
         """The import raised. It may be tried again, so the marker comes back."""
+        global _current
+        _current = None
         self._restore(MARKER, *_ONLY_DURING_IMPORT)
         self.unregister()
 
@@ -334,21 +336,6 @@ class Worker:
             atexit.register(self.exiting)
         except Exception as error:
             hook.complain(error)
-
-    def watch_process_group(self, c10d: ModuleType) -> None:
-        """Learn the real rank and world size as soon as `init_process_group` returns."""
-        original = getattr(c10d, "init_process_group", None)
-        if original is None or getattr(original, "_sameshot", False):
-            return
-
-        @functools.wraps(original)
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            self.confirm(c10d)
-            return result
-
-        init_process_group._sameshot = True  # type: ignore[attr-defined]
-        c10d.init_process_group = init_process_group  # type: ignore[attr-defined]
 
     def confirm(self, c10d: Any) -> None:
         if os.getpid() != self.pid:
@@ -382,8 +369,28 @@ class Worker:
                 hook.complain(error)
 
 
+_current: Worker | None = None
+
+
+def watch_process_group(c10d: ModuleType) -> None:
+    """Learn the real rank and world size as soon as `init_process_group` returns."""
+    original = getattr(c10d, "init_process_group", None)
+    if original is None:
+        return
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        if _current is not None:  # this module outlives a failed import of torch, and the worker of that try does not
+            _current.confirm(c10d)
+        return result
+
+    c10d.init_process_group = init_process_group  # type: ignore[attr-defined]
+
+
 def arm() -> Worker | None:
     """Arm this process if it is a training rank. Raises where it should be armed and can't be."""
+    global _current
     pids = ancestor_pids()
     argv = getattr(sys, "orig_argv", None) or next(iter(_command_lines([os.getpid()])), [])
     claimed = decide(os.environ, argv, lambda: _command_lines(pids))
@@ -399,4 +406,5 @@ def arm() -> Worker | None:
         if worker is not None:
             worker.unregister()
         raise
+    _current = worker
     return worker

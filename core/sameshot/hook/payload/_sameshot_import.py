@@ -99,7 +99,6 @@ class Finder:
     def __init__(self) -> None:
         self._around: dict[str, Callable[[Callable[[], None], ModuleType], None]] = {TORCH: self._torch}
         self._executing = False
-        self._worker: Any = None
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         around = self._around.get(name)
@@ -134,13 +133,11 @@ class Finder:
             except Exception as error:
                 complain(error)
         if worker is not None:
-            self._worker = worker
             self._around[C10D] = self._c10d
         self._executing = True
         try:
             execute()
         except BaseException:
-            self._worker = None
             self._around.pop(C10D, None)
             if worker is not None:
                 worker.torch_failed()
@@ -153,9 +150,11 @@ class Finder:
 
     def _c10d(self, execute: Callable[[], None], module: ModuleType) -> None:
         execute()
-        if self._worker is not None:
-            self._worker.watch_process_group(module)
         self._around.pop(C10D, None)
+        try:
+            load("_sameshot_arm").watch_process_group(module)
+        except Exception as error:
+            complain(error)
 
 
 def install() -> None:
