@@ -17,8 +17,9 @@ _INTERESTING[list(b'"[]{}')] = True
 def first_good_end(text: bytes, enough: int) -> tuple[int, bool]:
     """(end, closed) for text that starts where an element of an array is due.
 
-    `closed`: the array ends here and `end` is the position of its `]`. Otherwise `end` is behind the last element that
-    ends within the first `enough` bytes, or behind the first one after that; 0: none ends in this text.
+    `closed`: the array ends here, and `end` is the position of the bracket (of whichever kind) that closes it.
+    Otherwise `end` is behind the last element that ends within the first `enough` bytes, or behind the first one after
+    that; 0: none ends in this text.
     """
     if b"\\" in text:
         text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")

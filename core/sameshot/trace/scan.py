@@ -158,7 +158,12 @@ class DocumentScanner:
         elif byte == 0x5B:
             self._state, self._is_list, self.has_events = _State.EVENT, True, True
         else:
-            strict.skip_scalar(self._buf + b" " if self._eof else self._buf, 0)
+            try:
+                strict.skip_scalar(self._buf, 0)
+            except NeedMore:
+                # The file may end in a number, and nothing but its end says that the number is whole.
+                if not (self._eof and strict.is_scalar(self._buf + b" ")):
+                    raise
             raise Fault(InvalidKind.NOT_A_TRACE, 0, "neither an object nor an array")
         self._drop(1)
         return True
@@ -224,7 +229,7 @@ class DocumentScanner:
             return True
         end, closed = first_good_end(buf, _SOME)
         if closed:
-            if self._take(end):
+            if buf[end] == 0x5D and self._take(end):
                 return self._close(end)
             raise self._refused()
         if end:

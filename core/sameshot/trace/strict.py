@@ -159,6 +159,15 @@ def skip_scalar(buf: bytes, pos: int) -> int:
     raise _not_a_value(buf, pos, pos)
 
 
+def is_scalar(text: bytes) -> bool:
+    """Does this text start with a whole string, number or literal?"""
+    try:
+        skip_scalar(text, 0)
+    except (Fault, NeedMore):
+        return False
+    return True
+
+
 def skip_value(buf: bytes, pos: int, depth: int = 0) -> int:
     """The position behind the JSON value that starts at `pos` (not white space), `depth` containers deep.
 

@@ -46,9 +46,9 @@ class VerifiedTrace(msgspec.Struct, frozen=True):
     """What a complete pass over a trace has shown.
 
     `raw_*` describe the decoded JSON bytes; `size`, `sha256` and `encoding` the stored ones: those written to
-    `store_as`, else the source as it is. `window_*_ns` are CLOCK_REALTIME of the host that recorded: `base_time_ns` (0 where the
-    trace states none: older traces count from the epoch) + first start / last end of a recorded event. `events` counts
-    recorded events (see window.py), `elements` all of `traceEvents`.
+    `store_as`, else the source as it is. `window_*_ns` are CLOCK_REALTIME of the host that recorded: `base_time_ns` (0
+    where the trace states none: older traces count from the epoch) + first start / last end of a recorded event.
+    `events` counts recorded events (see window.py), `elements` all of `traceEvents`.
     """
 
     raw_size: int
@@ -136,7 +136,7 @@ class _Pass:
         )
         self._raw_size = 0
         self._raw_hash = hashlib.sha256()
-        self._utf8 = codecs.getincrementaldecoder("utf-8")()
+        self._partial = b""  # the first bytes of a character whose rest is still to come
 
     def run(self, expect: Expectation) -> VerifiedTrace:
         blocks = self._origin.blocks()
@@ -165,31 +165,25 @@ class _Pass:
             self._raw_hash.update(block)
             if store is not None:
                 store.write(packed if copies else block)
-            self._check_utf8(block)
-            scanner.feed(block)
-        try:
-            self._utf8.decode(b"", final=True)
-        except UnicodeDecodeError:
-            pending = len(self._utf8.getstate()[0])
+            scanner.feed(block if block.isascii() and not self._partial else self._whole_characters(block))
+        if self._partial:
             raise self._interrupted(
-                TraceError(
-                    InvalidKind.TRUNCATED, "the file ends inside a character", byte_offset=self._raw_size - pending
-                )
-            ) from None
+                TraceError(InvalidKind.TRUNCATED, "the file ends inside a character", byte_offset=self._raw_size)
+            )
 
-    def _check_utf8(self, block: bytes) -> None:
-        pending = len(self._utf8.getstate()[0])
-        if not pending and block.isascii():
-            return
+    def _whole_characters(self, block: bytes) -> bytes:
+        """Check UTF-8 and hold back a character that is not complete yet, so that the scanner sees only proven text."""
+        data = self._partial + block
         try:
-            self._utf8.decode(block)
+            _, length = codecs.utf_8_decode(data, "strict", False)
         except UnicodeDecodeError as error:
-            good = max(0, error.start - pending)
-            self._scanner.feed(block[:good])
-            offset = self._raw_size - len(block) - pending + error.start
+            offset = self._raw_size - len(data) + error.start
+            self._scanner.feed(data[: error.start])
             raise self._interrupted(
                 TraceError(InvalidKind.UTF8, f"not UTF-8: {error.reason}", byte_offset=offset)
             ) from None
+        self._partial = data[length:]
+        return data[:length]
 
     def _interrupted(self, error: TraceError) -> TraceError:
         """`error` ends the readable bytes: an earlier fault in them comes first, else say which event was hit."""

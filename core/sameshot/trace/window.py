@@ -100,7 +100,7 @@ class Window:
                 continue
             else:
                 count += 1
-                ts, dur = event.ts, getattr(event, "dur", None)
+                ts, dur = event.ts, None  # only a span has a duration
             self._add(ts, dur)
             early, late = self._early, self._late
         self.recorded += count
