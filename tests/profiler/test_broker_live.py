@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,7 +14,9 @@ from profiler_lab import JOB, NS, Worker, a_request, until, until_status
 
 from sameshot.model import Activity, CaptureSpec
 from sameshot.profiler.broker import Broker
+from sameshot.profiler.config import config_text
 from sameshot.profiler.daemon import TriggerStatus
+from sameshot.profiler.kineto_ipc import Poll, Wants, decode, encode_reply
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
 
@@ -180,6 +183,69 @@ def test_a_new_broker_finds_the_workers_of_the_old_one(ipc_dir: Path, tmp_path: 
                 await new.close()
 
     asyncio.run(go())
+
+
+def test_a_worker_that_spells_the_directory_differently_trains_on(ipc_dir: Path, tmp_path: Path) -> None:
+    """An answer would abort it ("Unexpected socket name")."""
+
+    async def go() -> None:
+        broker = Broker(ipc_dir)
+        await broker.start()
+        try:
+            with Worker(f"{ipc_dir}/", tmp_path) as worker:
+                await worker.training()
+
+                async def three_polls() -> bool:
+                    return broker.ignored["malformed"] >= 3
+
+                await until("the worker polls", three_polls)
+                assert worker.process.poll() is None
+                assert await broker.registered() == {}
+        finally:
+            await broker.close()
+
+    asyncio.run(go())
+
+
+@pytest.mark.full
+def test_kineto_says_when_it_records_and_loses_a_request_that_comes_before_a_pending_one_began(
+    ipc_dir: Path, tmp_path: Path
+) -> None:
+    """Why the broker keeps a slot taken until the window is over, whatever the worker says of itself."""
+    spec = CaptureSpec(duration_ms=3000, warmup_ms=0)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as daemon:
+        daemon.bind(f"{ipc_dir}/dynolog")
+        daemon.settimeout(60)
+        with Worker(str(ipc_dir), tmp_path) as worker:
+            first = worker.request("c1", spec=spec, start_at_ns=0)
+            second = worker.request("c2", spec=spec, start_at_ns=0)
+
+            def answer(config: str = "") -> Wants:
+                data, client = daemon.recvfrom(65536)
+                daemon.sendto(encode_reply(config), client)
+                poll = decode(data)
+                assert isinstance(poll, Poll)
+                assert (poll.pid, poll.job_id) == (worker.pid, JOB)
+                return poll.wants
+
+            asyncio.run(worker_trains(worker, answer))
+            assert Wants.ACTIVITIES in answer(config_text(spec, first.output_path, in_seconds(5)))
+            assert Wants.ACTIVITIES in answer(config_text(spec, second.output_path, None))
+            while Wants.ACTIVITIES in answer():  # the first is pending: it still says that it is free
+                pass
+            while Wants.ACTIVITIES not in answer():
+                pass
+            assert worker.file_of(first).exists()
+            for _ in range(6):  # longer than a window that begins at once
+                assert Wants.ACTIVITIES in answer()
+            assert not worker.file_of(second).exists()
+
+
+async def worker_trains(worker: Worker, answer: Callable[[], object]) -> None:
+    serving = asyncio.create_task(worker.training())
+    while not serving.done():
+        await asyncio.to_thread(answer)
+    await serving
 
 
 def test_a_window_that_the_program_itself_cancelled_is_recorded_after_all(ipc_dir: Path, tmp_path: Path) -> None:

@@ -218,6 +218,28 @@ def test_a_process_that_states_another_ones_pid_is_ignored(ipc_dir: Path) -> Non
     asyncio.run(go())
 
 
+def test_a_worker_in_its_own_pid_namespace_is_known_by_the_pid_it_sees_itself(ipc_dir: Path) -> None:
+    program = (
+        "import sys, os; sys.path.insert(0, sys.argv[2]); from profiler_lab import Client\n"
+        "with Client(sys.argv[1]) as worker: print(os.getpid(), worker.poll() == '', flush=True)\n"
+    )
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", program, str(ipc_dir), str(Path(__file__).parent)]
+
+    async def go() -> None:
+        async with serving(ipc_dir) as broker:
+            worker = await asyncio.create_subprocess_exec(
+                *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+            output, errors = await worker.communicate()
+            if b"unshare" in errors and worker.returncode:
+                pytest.skip(f"no pid namespace can be made here: {errors.decode().strip()}")
+            assert output == b"1 True\n", errors
+            assert list(await broker.registered()) == [(JOB, 1)]
+            assert not broker.ignored
+
+    asyncio.run(go())
+
+
 def test_a_worker_that_is_gone_when_the_answer_comes_has_not_consumed_it(ipc_dir: Path) -> None:
     async def go() -> None:
         async with serving(ipc_dir) as broker:

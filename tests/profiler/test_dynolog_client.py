@@ -305,6 +305,15 @@ def test_a_senseless_or_endless_answer_is_no_answer(answer: Answer) -> None:
     asyncio.run(go())
 
 
+def test_an_absurd_length_is_not_waited_for() -> None:
+    async def go() -> None:
+        async with peer(says(struct.pack("=i", 2**31 - 1), pause_s=60)) as port:
+            with pytest.raises(Unreachable, match="announced an answer of 2147483647 bytes"):
+                await one(DynologClient("localhost", port, timeout_s=30), a_request())
+
+    asyncio.run(go())
+
+
 def test_a_refusal_is_told_in_the_daemons_words() -> None:
     async def go() -> None:
         async with peer(says(framed({"status": "failed with exception = xyz"}))) as port:

@@ -31,6 +31,7 @@ from sameshot.profiler.daemon import BackendName, TriggerFact, TriggerRequest, T
 DEFAULT_PORT = 1778
 MAX_ANSWER_BYTES = 4 * 1024 * 1024  # the length prefix is the peer's word
 MAX_CONFIG_BYTES = 100_000  # about twice this is accepted by the daemon and then lost on the way to Kineto
+MAX_RECORDS = 20_000  # the oldest are forgotten
 MAX_INT32 = 2**31 - 1
 # The most processes that one request may trigger. With 1 the one could be a child of the worker instead of the worker.
 PROCESS_LIMIT = 1_000
@@ -139,6 +140,8 @@ class DynologClient:
         if record is None:
             fact = TriggerFact(request.capture_id, request.target_id, TriggerStatus.NOT_MATCHED)
             record = self._records[key] = _Record(request, fact)
+            if len(self._records) > MAX_RECORDS:
+                del self._records[next(iter(self._records))]
         if record.closed or record.fact.status is TriggerStatus.QUEUED:
             return record.fact
         record.request = request
