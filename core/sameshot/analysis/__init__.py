@@ -1,1 +1,31 @@
-"""Manifest in; findings and a report out."""
+"""Manifest in; findings and a report out.
+
+    summary = analyze("…/manifest.json", Path("report"))     # verified reads; report.html and summary.json
+    for line in headline(summary): print(line)
+
+or, fanned out by a workflow engine:
+
+    one = map_rank(stream, target)                            # one verified trace → small RankSummary
+    summary = reduce_ranks(manifest, [one, …])                # all of them → job-wide Summary
+
+`collect` decodes, `rank` breaks one trace down, `align` and `match` find the same collective on all ranks, `late`
+decides who is late, `job` puts it together, `report` draws it, `run` does the reading and writing.
+"""
+
+from __future__ import annotations
+
+from sameshot.analysis.job import headline, reduce_ranks
+from sameshot.analysis.run import analyze, map_rank, write
+from sameshot.analysis.summary import RANK_SCHEMA, SUMMARY_SCHEMA, RankSummary, Summary
+
+__all__ = [
+    "RANK_SCHEMA",
+    "SUMMARY_SCHEMA",
+    "RankSummary",
+    "Summary",
+    "analyze",
+    "headline",
+    "map_rank",
+    "reduce_ranks",
+    "write",
+]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -19,9 +18,10 @@ from sameshot.analysis import names
 from sameshot.analysis.intervals import Ints, Spans
 from sameshot.analysis.names import Cat
 from sameshot.trace.events import Event
+from sameshot.trace.window import to_ns
 
 _EXACT_US = 2.0**43  # beyond, a float64 of microseconds no longer resolves nanoseconds
-_FAR_US = 2**53  # nothing real lies here: 285 years in microseconds, and int64 ns stays safe
+_FAR = 1 << 62  # ns; so that a start plus a duration still fits into int64
 
 Number = int | float | str | None
 
@@ -131,7 +131,7 @@ class Collector:
         if duration < 0:
             self.oddities["negative duration, left out"] += 1
             return
-        name = event.name if isinstance(event.name, str) else str(event.name)
+        name = event.name if isinstance(event.name, str) else "" if event.name is None else str(event.name)
         args = event.args
         if cat in (Cat.KERNEL, Cat.MEMORY):
             stream = args.stream if args is not None and args.stream is not None else event.tid
@@ -162,25 +162,12 @@ class Collector:
 
     def _ns(self, value: Number, what: str) -> int | None:
         """Microseconds as written → integer ns; None (and counted) where that can't be had."""
-        if type(value) is int:
-            if -_FAR_US < value < _FAR_US:
-                return value * 1000
-        elif type(value) is float:
-            if -_EXACT_US < value < _EXACT_US:
-                return round(value * 1000)
-            if -_FAR_US < value < _FAR_US:  # also False for NaN and infinities
-                self.oddities[f"fractional {what} beyond 2^43 µs: only exact to 1 µs or worse"] += 1
-                return round(value * 1000)
-        elif isinstance(value, str):
-            self.oddities[f"{what} written as text"] += 1
-            try:
-                number = Decimal(value)
-            except InvalidOperation:
-                number = Decimal("NaN")
-            if number.is_finite() and abs(number) < _FAR_US:
-                return round(number * 1000)
-        elif value is None:
-            self.oddities[f"no {what}, left out"] += 1
-            return None
-        self.oddities[f"unusable {what}, left out"] += 1
+        ns = to_ns(value)
+        if ns is not None and -_FAR < ns < _FAR:
+            if value.__class__ is float and not -_EXACT_US < value < _EXACT_US:
+                self.oddities[f"fractional {what} beyond 2^43 µs, no longer exact to 1 ns"] += 1
+            elif value.__class__ is str:
+                self.oddities[f"{what} written as text"] += 1
+            return ns
+        self.oddities[f"no {what}, left out" if value is None else f"unusable {what}, left out"] += 1
         return None

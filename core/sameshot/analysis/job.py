@@ -27,7 +27,7 @@ from sameshot.analysis.summary import (
     Summary,
     Verdict,
 )
-from sameshot.analysis.text import ms, percent
+from sameshot.analysis.text import count, ms, percent
 from sameshot.manifest import Manifest, Provenance, Target, timestamp
 from sameshot.model import Artifact, Identity
 
@@ -71,7 +71,8 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
         device=_sum_devices(devices),
         device_ranks=len(devices),
         ranks=tuple(rows),
-        operators=_merge_named([rank.operators for rank in ranks]),
+        operators=_merge_named(rank.operators for rank in ranks),
+        kernels=_merge_named(rank.kernels for rank in ranks),
         collectives=tuple(collective_rows(ranks, matched)),
         alignments=tuple(alignments),
         notes=tuple(_notes(ranks)),
@@ -96,9 +97,10 @@ def findings(summary: Summary) -> list[str]:
     elif summary.late.verdict is Verdict.UNKNOWN:
         found.append(f"which rank is late can't be said: {_uncapitalised(summary.late.reason)}")
     if (step := summary.step_time) is not None:
+        spread = f"most between {ms(step.p10)} and {ms(step.p90)}; " if step.count >= 10 else ""
         found.append(
-            f"a step takes {ms(step.median)} (median; most between {ms(step.p10)} and {ms(step.p90)}; "
-            f"{step.count} steps on {_ranks(summary.step_ranks)})"
+            f"a step takes {ms(step.median)} (median; {spread}{count(step.count, 'step')} on "
+            f"{count(summary.step_ranks, 'rank')})"
         )
     if summary.parts.total:
         shares = ", ".join(
@@ -106,14 +108,17 @@ def findings(summary: Summary) -> list[str]:
             for part in Part
             if summary.parts.get(part) >= 0.005 * summary.parts.total
         )
-        found.append(f"main threads: {shares} ({_ranks(summary.analysed_ranks)})")
+        found.append(f"main threads: {shares} ({count(summary.analysed_ranks, 'rank')})")
     if (device := summary.device) is not None and device.total:
-        found.append(
-            f"GPUs: {percent(device.compute / device.total)} computing, "
-            f"{percent(device.communication / device.total)} only communicating, "
-            f"{percent(device.idle / device.total)} idle ({_ranks(summary.device_ranks)})"
-        )
+        pieces = (("computing", device.compute), ("only communicating", device.communication), ("idle", device.idle))
+        shares = ", ".join(f"{percent(value / device.total)} {what}" for what, value in pieces if value)
+        found.append(f"GPUs: {shares} ({count(summary.device_ranks, 'rank')})")
     return [sentence.rstrip(".") for sentence in found]
+
+
+def headline(summary: Summary) -> list[str]:
+    """The lines that a terminal shows: findings first, then what to be careful about."""
+    return [*summary.findings, *(f"warning: {_uncapitalised(warning)}" for warning in summary.warnings)]
 
 
 PART_WORDS: dict[Part, str] = {
@@ -134,10 +139,6 @@ def _late_sentence(summary: Summary, index: int) -> str:
 
 def _uncapitalised(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
-
-
-def _ranks(count: int) -> str:
-    return f"{count} rank{'' if count == 1 else 's'}"
 
 
 def _capture(manifest: Manifest, location: str) -> CaptureInfo:
@@ -193,8 +194,9 @@ def _missing(manifest: Manifest, analysed: set[str]) -> tuple[MissingRank, ...]:
 
 def where(identity: Identity) -> str:
     """Pod and node as far as they are known."""
-    parts = [f"pod {identity.pod}" if identity.pod else "", f"node {identity.node}" if identity.node else ""]
-    return ", ".join(part for part in parts if part)
+    if identity.pod and identity.node:
+        return f"{identity.pod} on {identity.node}"
+    return identity.pod or identity.node or ""
 
 
 def _common_window(ranks: Sequence[RankSummary]) -> int | None:
@@ -213,12 +215,12 @@ def _warnings(
     if len(ranks) > 1 and common is not None:
         if common <= 0:
             yield (
-                f"The windows of these {_ranks(len(ranks))} share no time (by their clocks {ms(-common)} lie between "
-                "them): ranks are not compared with each other."
+                f"The windows of these {count(len(ranks), 'rank')} share no time (by their clocks {ms(-common)} lie "
+                "between them): ranks are not compared with each other."
             )
         elif 2 * common < window:
             yield (
-                f"All {_ranks(len(ranks))} share only {ms(common)} of a {ms(window)} window: "
+                f"All {count(len(ranks), 'rank')} share only {ms(common)} of a {ms(window)} window: "
                 "comparisons between ranks rest on little."
             )
     tardy = [r.label for r in ranks if (a := _artifact(targets, r)) is not None and a.late_start]
@@ -233,7 +235,7 @@ def _warnings(
     for rank in ranks:
         unknown.update(rank.trace.unknown_categories)
     if unknown:
-        listed = ", ".join(f"{name!r} ({count})" for name, count in unknown.most_common(8))
+        listed = ", ".join(f"{name!r} ({times})" for name, times in unknown.most_common(8))
         yield f"Events of unknown categories were counted but not interpreted: {listed}."
     if ranks and not any(rank.steps.count for rank in ranks):
         yield f"No training steps could be recognised: {_uncapitalised(ranks[0].steps.note)}"
@@ -258,8 +260,8 @@ def _notes(ranks: Sequence[RankSummary]) -> Iterable[str]:
     for rank in ranks:
         if rank.steps.method is StepMethod.UNKNOWN or "(" in rank.steps.note:
             notes[rank.steps.note].append(rank.label)
-        for oddity, count in rank.trace.oddities.items():
-            notes[f"Strange values in the trace: {oddity} ({count})."].append(rank.label)
+        for oddity, times in rank.trace.oddities.items():
+            notes[f"Strange values in the trace: {oddity} ({times})."].append(rank.label)
         for stream in rank.streams:
             if stream.left_out:
                 notes[
@@ -279,7 +281,7 @@ def _notes(ranks: Sequence[RankSummary]) -> Iterable[str]:
 
 def _rows(ranks: Sequence[RankSummary], targets: dict[str, Target], evidence: Evidence | None) -> list[RankRow]:
     first = min((rank.window_start_ns for rank in ranks), default=0)
-    doubles = {label for label, count in Counter(rank.label for rank in ranks).items() if count > 1}
+    doubles = {label for label, times in Counter(rank.label for rank in ranks).items() if times > 1}
     rows = []
     for index, rank in enumerate(ranks):
         row = evidence.ranks.index(index) if evidence is not None and index in evidence.ranks else None
@@ -352,7 +354,7 @@ def _merge_named(lists: Iterable[Sequence[NamedTime]]) -> tuple[NamedTime, ...]:
     sums: dict[str, tuple[int, int, int]] = {}
     for named in lists:
         for item in named:
-            count, total, mine = sums.get(item.name, (0, 0, 0))
-            sums[item.name] = (count + item.count, total + item.total, mine + item.self_time)
+            times, total, mine = sums.get(item.name, (0, 0, 0))
+            sums[item.name] = (times + item.count, total + item.total, mine + item.self_time)
     ranked = sorted(sums.items(), key=lambda pair: (-pair[1][2], pair[0]))
     return tuple(NamedTime(name, *times) for name, times in ranked[:_TOP])

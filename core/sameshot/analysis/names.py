@@ -128,6 +128,6 @@ def is_nccl_kernel(name: str) -> bool:
 
 def short(name: str, limit: int = 96) -> str:
     """An event name that fits into a table; C++ kernels lose their argument lists first."""
-    plain = name.partition("(")[0] if name.endswith(")") and "::" not in name else name
+    plain = name.partition("(")[0] if name.endswith(")") and "::" not in name else name.removeprefix("void ")
     plain = re.sub(r"[\x00-\x1f\x7f]", "�", plain)
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"

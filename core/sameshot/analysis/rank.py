@@ -256,7 +256,8 @@ def _stream_order(lane: str) -> tuple[int, int | str]:
 
 
 def _stream(source: str, key: str, found: list[Collective], first: int, last: int) -> Stream:
-    kept = [c for c in found if c.end < last]  # one that ends with the recording was cut off
+    # A host span that ends with the recording was cut off by it; the GPU reports whole kernels only.
+    kept = [c for c in found if source != "gloo" or c.end < last]
     left_out = len(found) - len(kept) + max(len(kept) - _LONGEST_STREAM, 0)
     kept = kept[:_LONGEST_STREAM]
     signatures: dict[str, int] = {}
@@ -295,4 +296,4 @@ def _timeline(spans: dict[Part, Spans], first: int, last: int) -> Timeline | Non
             runs[-1] = (parts[index], runs[-1][1] + 1)
         else:
             runs.append((parts[index], 1))
-    return Timeline(bucket=(last - first) // _BUCKETS, runs=tuple(runs))
+    return Timeline(buckets=_BUCKETS, runs=tuple(runs))

@@ -119,7 +119,7 @@ class Stream(msgspec.Struct, frozen=True):
 class Timeline(msgspec.Struct, frozen=True):
     """The main thread at the resolution of a screen: runs of (part, number of buckets)."""
 
-    bucket: int
+    buckets: int  # how many the window was cut into
     runs: tuple[tuple[Part, int], ...]
 
 
@@ -333,6 +333,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     device_ranks: int
     ranks: tuple[RankRow, ...]
     operators: tuple[NamedTime, ...]  # summed over ranks
+    kernels: tuple[NamedTime, ...]
     collectives: tuple[CollectiveRow, ...]
     alignments: tuple[Alignment, ...]
     notes: tuple[str, ...]

@@ -6,6 +6,10 @@ from __future__ import annotations
 def ms(ns: float) -> str:
     """Nanoseconds in the unit that a person would choose, three digits at most."""
     size = abs(ns)
+    if size < 0.5:
+        return "0"
+    if ns < 0:
+        return f"−{ms(size)}"
     for unit, factor in (("s", 1_000_000_000), ("ms", 1_000_000), ("µs", 1_000)):
         if size >= factor * 0.9995:
             value = ns / factor
@@ -19,9 +23,16 @@ def ms(ns: float) -> str:
 def percent(share: float) -> str:
     """A share of one as percent; small ones keep a digit, and nothing above zero is shown as zero."""
     value = 100 * share
+    if not value:
+        return "0 %"
     if 0 < abs(value) < 0.1:
         return "< 0.1 %"
     return f"{value:.1f} %" if abs(value) < 9.95 else f"{value:.0f} %"
+
+
+def count(number: int, noun: str) -> str:
+    """ "1 rank", "2 ranks"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def size(count: int) -> str:
