@@ -6,7 +6,11 @@ import contextlib
 import time
 from pathlib import Path
 
+import msgspec
+
 from sameshot import manifest
+from sameshot.coordinator.directory import AgentsFile
+from sameshot.errors import InvalidSpec, Unreachable
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, Outcome, Phase, TargetState
 from sameshot.storage import Storage
 from support.coordination import QUICK, SPEC, JumpClock, coordinating, in_loop, pass_time, until, until_view
@@ -162,7 +166,7 @@ async def test_a_frozen_agent_fails_only_its_own_targets_and_delays_nobody_elses
 async def test_ranks_on_an_agent_that_never_answered_are_unreachable_not_unregistered(tmp_path: Path) -> None:
     async with two_nodes(tmp_path) as (first, second):
         second.frozen.clear()
-        timings = QUICK.__class__(poll_s=0.02, watch_s=0.05, freeze_s=0.4)
+        timings = msgspec.structs.replace(QUICK, freeze_s=0.4)
         async with coordinating(tmp_path, [first, second], timings=timings) as client:
             view = await client.wait((await client.start_capture(SPEC)).capture_id)
         second.frozen.set()
@@ -205,8 +209,6 @@ async def test_an_agent_that_forgot_the_capture_is_dispatched_again(tmp_path: Pa
 
 @in_loop
 async def test_an_agent_that_refuses_fails_its_targets_at_once_with_its_own_words(tmp_path: Path) -> None:
-    from sameshot.errors import InvalidSpec
-
     async with two_nodes(tmp_path) as (first, second), coordinating(tmp_path, [first, second]) as client:
         second.refuse["Dispatch"] = InvalidSpec("xpu is not supported by this torch")
         view = await client.wait((await client.start_capture(SPEC)).capture_id)
@@ -217,8 +219,6 @@ async def test_an_agent_that_refuses_fails_its_targets_at_once_with_its_own_word
 
 @in_loop
 async def test_a_busy_agent_is_asked_again_until_it_takes_the_request(tmp_path: Path) -> None:
-    from sameshot.errors import Unreachable
-
     async with two_nodes(tmp_path) as (first, second), coordinating(tmp_path, [first, second]) as client:
         second.refuse["Dispatch"] = Unreachable("the daemon of node-1 does not answer")
         started = await client.start_capture(SPEC)
@@ -260,8 +260,6 @@ async def test_nothing_is_sent_to_a_worker_that_is_exiting(tmp_path: Path) -> No
 
 @in_loop
 async def test_an_agent_that_joins_the_list_later_takes_part_in_the_next_capture(tmp_path: Path) -> None:
-    from sameshot.coordinator.directory import AgentsFile
-
     agents = tmp_path / "agents"
     async with two_nodes(tmp_path) as (first, second):
         agents.write_text(f"{first.address}\n")

@@ -280,12 +280,11 @@ class CaptureRun:
         return outcome
 
     async def _publish(self, outcome: Outcome) -> None:
-        final = msgspec.structs.replace(self.view(), state=CaptureState(outcome.value))
+        remarks, final = self._note, msgspec.structs.replace(self.view(), state=CaptureState(outcome.value))
         async for progress in self._around.publisher.publish(final):
             if progress.published:
                 self._published, self._uri = True, progress.uri
-            if progress.note:
-                self._say(f"{self._frozen.message if self._frozen else ''} {progress.note}".strip())
+            self._say(f"{remarks} {progress.note}".strip())
             self._move(CaptureState(outcome.value))
             self._change()
 
