@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import grpc
 import msgspec
+import psutil
 
 from sameshot.agent.agent import Agent
 from sameshot.agent.config import AgentConfig
@@ -163,6 +164,23 @@ def trace_of(registration: Registration, *, start_ns: int | None = None, **chang
     return json.dumps(body | changes).encode()
 
 
+def write_large_trace(path: Path, registration: Registration, size: int) -> None:
+    """A valid trace of about `size` bytes, written in blocks."""
+    event = (
+        b'{"ph":"X","cat":"cpu_op","name":"aten::some_operator_of_usual_length","pid":1,"tid":1,"ts":%d.5,"dur":0.25}'
+    )
+    block = b",\n".join(event % n for n in range(10_000))
+    head = (
+        b'{"schemaVersion":1,"baseTimeNanoseconds":1700000000000000000,"PT_PROFILER_JOB_NAME":"sameshot/%s","traceEvents":['
+        % registration.uuid.encode()
+    )
+    with path.open("wb") as file:
+        file.write(head + block)
+        while file.tell() < size:
+            file.write(b",\n" + block)
+        file.write(b"]}")
+
+
 class ScriptedDaemon:
     """A profiler daemon in memory: answers each target with `statuses` (default QUEUED) and remembers requests."""
 
@@ -256,6 +274,16 @@ class Lab:
         finally:
             await agent.close()
 
+    @contextlib.asynccontextmanager
+    async def process(self, **changes: Any) -> AsyncIterator[AgentProcess]:
+        """An agent in a process of its own, with the real broker."""
+        one = AgentProcess(self, changes)
+        try:
+            await one.start()
+            yield one
+        finally:
+            one.kill()
+
     def capture_id(self) -> str:
         self.next_id += 1
         return f"{self.next_id:032x}"
@@ -264,6 +292,66 @@ class Lab:
         for worker in self.workers:
             worker.close()
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+_AGENT = """
+import asyncio, logging, sys
+from pathlib import Path
+from sameshot.agent.config import AgentConfig
+from sameshot.agent.discovery import FixedDirs
+from sameshot.agent.server import serve
+
+logging.basicConfig(level=logging.INFO)
+root, changes = Path(sys.argv[1]), eval(sys.argv[2])
+asyncio.run(serve(AgentConfig(**{
+    "node": "node-a", "worker_dirs": FixedDirs(root / "n0", node="node-a"), "spool": root / "spool",
+    "archive": str(root / "archive"), "address_file": root / "address", "announce_period_s": 0.05, "retry_s": 0.05,
+    "keep_free_bytes": 0, "late_look_s": 0.0, **changes,
+})))
+"""
+
+
+class AgentProcess:
+    """A whole agent that can be killed and started again on the same spool."""
+
+    def __init__(self, lab: Lab, changes: dict[str, Any]) -> None:
+        self.lab = lab
+        self.log = lab.root / "agent.log"
+        self._changes = changes
+        self.process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+
+    async def start(self) -> None:
+        address = self.lab.root / "address"
+        address.unlink(missing_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _AGENT, str(self.lab.root), repr(self._changes)], stderr=log, stdout=log
+            )
+        await until(lambda: self.ended or address.exists(), "an address, or the end")
+        assert not self.ended, self.log.read_text()
+        self.address = address.read_text().strip()
+
+    @property
+    def ended(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    def caller(self) -> contextlib.AbstractAsyncContextManager[Caller]:
+        return Caller.to(self.address, self.lab)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def terminate(self) -> int:
+        assert self.process is not None
+        self.process.terminate()
+        return self.process.wait(30)
+
+    def verifiers(self) -> list[psutil.Process]:
+        assert self.process is not None
+        return psutil.Process(self.process.pid).children(recursive=True)
 
 
 class Caller:

@@ -1,4 +1,4 @@
-"""Who is a worker here: liveness is the lock, and nothing that a process writes is trusted further than its own folder."""
+"""Who is a worker here: liveness is the lock, and what a process writes is not trusted beyond its own folder."""
 
 from __future__ import annotations
 

@@ -159,7 +159,10 @@ class CaptureBook:
             capture = Capture(folder, record)
             for accepted in record.targets:
                 target_folder = folder / slug(accepted.target_id)
-                capture.targets[accepted.target_id] = Target(target_folder, accepted, _rebuild(target_folder, accepted))
+                target = Target(target_folder, accepted, _rebuild(target_folder, accepted))
+                capture.targets[target.id] = target
+                if _is_delivered(target.fact):  # the agent ended between saying so and making room
+                    self.drop_bytes(target)
             self._captures[record.capture_id] = capture
 
     def get(self, capture_id: str) -> Capture | None:
@@ -260,6 +263,9 @@ def _rebuild(folder: Path, accepted: Accepted) -> Status:
         identity = accepted.registration.identity if accepted.registration else None
         fact = TargetFact(accepted.target_id, state=TargetState.DISPATCHED)
         status = Status(fact if identity is None else msgspec.structs.replace(fact, identity=identity))
+    for scratch in folder.glob("stored.*"):  # of a verifier that ended with the agent before us
+        with contextlib.suppress(OSError):
+            scratch.unlink()
     fact = status.fact
     if fact.state < TargetState.ANNOUNCED and (size := _size(folder / "raw.json")) is not None:
         fact = msgspec.structs.replace(fact, state=TargetState.ANNOUNCED, announced_bytes=size, note="")
@@ -270,6 +276,11 @@ def _rebuild(folder: Path, accepted: Accepted) -> Status:
             # What was to be uploaded is not there any more: read the trace again. The claim itself stays true.
             return Status(fact)
     return status
+
+
+def _is_delivered(fact: TargetFact) -> bool:
+    """Whether the archive holds the bytes, as an artifact or beside a failure."""
+    return fact.artifact is not None or (fact.failure is not None and fact.failure.raw is not None)
 
 
 def _size(path: Path) -> int | None:

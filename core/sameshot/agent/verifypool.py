@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from sameshot.agent.capturebook import Verified
-from sameshot.agent.verifyworker import Answer, Job
+from sameshot.agent.verifyworker import Answer, Job, scratch_of
 from sameshot.errors import SameshotError, TraceError
 
 log = logging.getLogger(__name__)
@@ -99,14 +99,14 @@ class VerifyPool:
             if result.done():
                 asked.cancel()
                 await asyncio.gather(asked, return_exceptions=True)
-                await slot.stop()  # it is in the middle of a file that nobody wants any more
+                await slot.abandon(job)  # it is in the middle of a file that nobody wants any more
                 return
             try:
                 answer = asked.result()
             except (SameshotError, OSError) as error:
                 trouble = str(error)
                 log.warning("verifier died path=%s attempt=%d why=%r", job.path, attempt, trouble)
-                await slot.stop()
+                await slot.abandon(job)
                 continue
             if answer.verified is not None:
                 result.set_result(answer.verified)
@@ -161,6 +161,13 @@ class _Slot:
             return msgspec.json.decode(line, type=Answer)
         except msgspec.MsgspecError as error:
             raise VerifierBroke(f"its process answered what nobody understands ({error})") from None
+
+    async def abandon(self, job: Job) -> None:
+        """End the process in the middle of a job, and remove what it had written so far."""
+        pid = None if self._process is None else self._process.pid
+        await self.stop()
+        if pid is not None:
+            scratch_of(job, pid).unlink(missing_ok=True)
 
     async def stop(self) -> None:
         process, self._process = self._process, None

@@ -54,8 +54,13 @@ class Answer(msgspec.Struct, frozen=True):
     errno: int | None = None
 
 
+def scratch_of(job: Job, pid: int) -> Path:
+    """Where the process `pid` writes while it is not done: a name that no other process uses."""
+    return Path(f"{job.stored}.{pid}")
+
+
 def do(job: Job) -> Answer:
-    scratch = Path(f"{job.stored}.{os.getpid()}")
+    scratch = scratch_of(job, os.getpid())
     try:
         found = verify(
             Path(job.path),

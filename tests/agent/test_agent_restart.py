@@ -1,0 +1,254 @@
+"""An agent that is killed at any point goes on where it was: everything is on disk or can be seen again."""
+
+from __future__ import annotations
+
+import msgspec
+import psutil
+import pytest
+from agent_lab import JOB, Lab, in_loop, trace_of, until, write_large_trace
+
+from sameshot.agent.agent import Agent
+from sameshot.agent.capturebook import Status
+from sameshot.agent.verifypool import VerifyPool
+from sameshot.errors import UsageError
+from sameshot.model import FailureReason, TargetState
+from sameshot.profiler.daemon import BackendName, TriggerStatus
+
+
+@in_loop
+async def test_an_agent_killed_while_verifying_goes_on_when_it_is_back(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.process() as agent:
+        async with agent.caller() as caller:
+            capture = await caller.dispatch(worker)
+            large = lab.root / "large"
+            write_large_trace(large, worker.registration, 200 << 20)
+            size = large.stat().st_size
+            large.rename(worker.final_name(capture))
+            await until(lambda: list(lab.spool.rglob("stored.*")), "a verification under way")
+            fact = await caller.fact(capture, worker)
+            assert (fact.state, fact.announced_bytes) == (TargetState.ANNOUNCED, size)
+            verifiers = agent.verifiers()
+            assert verifiers
+        agent.kill()
+        # Nobody may go on writing into the spool that the next agent owns.
+        await until(lambda: not any(_runs(each) for each in verifiers), "the end of the verifiers")
+        await agent.start()
+        async with agent.caller() as caller:
+            fact = await caller.until_archived(capture, worker)
+            assert fact.artifact is not None
+            assert fact.artifact.raw_size == size
+            await until(lambda: not list(lab.spool.rglob("stored*")), "an empty spool")
+
+
+@in_loop
+async def test_an_agent_that_was_told_to_end_leaves_cleanly_and_goes_on_later(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.process() as agent:
+        async with agent.caller() as caller:
+            capture = await caller.dispatch(worker)
+        assert agent.terminate() == 0
+        worker.write_trace(capture)  # nobody is there to see it
+        await agent.start()
+        async with agent.caller() as caller:
+            await caller.until_archived(capture, worker)
+
+
+@in_loop
+async def test_two_agents_never_share_a_spool(lab: Lab) -> None:
+    async with lab.process() as agent:
+        second = Agent(lab.config(), make_daemon=lambda where: lab.daemon)
+        with pytest.raises(UsageError, match="already uses the spool"):
+            await second.start()
+        agent.kill()
+        third = Agent(lab.config(), make_daemon=lambda where: lab.daemon)
+        await third.start()
+        await third.close()
+
+
+@in_loop
+async def test_a_config_that_died_with_the_broker_is_asked_for_again_and_a_fetched_one_is_not(lab: Lab) -> None:
+    queued, fetched = lab.worker(rank=0), lab.worker(rank=1, local_rank=1)
+    lab.daemon.statuses[fetched.target_id] = TriggerStatus.CONSUMED
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(queued, fetched)
+        await caller.until_state(capture, queued, TargetState.QUEUED)
+        await caller.until_state(capture, fetched, TargetState.CONSUMED)
+        await until(lambda: _on_disk(lab) == {"QUEUED", "CONSUMED"}, "both on disk")
+    lab.daemon.held.clear()
+    lab.daemon.asked.clear()
+    async with lab.agent() as caller:
+        await until(lambda: lab.daemon.asked, "a second request")
+        looks = caller.agent.announcer.looks
+        await until(lambda: caller.agent.announcer.looks > looks + 5, "looks")
+        assert {request.target_id for request in lab.daemon.asked} == {queued.target_id}
+        for worker in (queued, fetched):
+            worker.write_trace(capture)
+            await caller.until_archived(capture, worker)
+
+
+@in_loop
+async def test_a_stock_daemon_outlives_the_agent_and_is_not_asked_twice(lab: Lab) -> None:
+    worker = lab.worker()
+    lab.daemon.name = BackendName.DYNOLOG
+    async with lab.agent(backend=BackendName.DYNOLOG) as caller:
+        capture = await caller.dispatch(worker)
+        await until(lambda: _on_disk(lab) == {"QUEUED"}, "QUEUED on disk")
+    lab.daemon.held.clear()
+    async with lab.agent(backend=BackendName.DYNOLOG) as caller:
+        await until(lambda: caller.agent.announcer.looks > 5, "looks")
+        assert len(lab.daemon.asked) == 1
+        worker.write_trace(capture)
+        await caller.until_archived(capture, worker)
+
+
+@in_loop
+async def test_a_cancelled_capture_is_not_asked_for_again(lab: Lab) -> None:
+    worker = lab.worker()
+    lab.daemon.statuses[worker.target_id] = TriggerStatus.BUSY
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        await caller.agent.withdraw(caller.agent.book.get(capture), "enough")
+        failed = await caller.until_failed(capture, worker)
+    lab.daemon.asked.clear()
+    async with lab.agent() as caller:
+        await until(lambda: caller.agent.announcer.looks > 5, "looks")
+        assert not lab.daemon.asked
+        assert await caller.fact(capture, worker) == failed
+
+
+@pytest.mark.parametrize("damage", ["older", "garbage", "gone"])
+def test_a_trace_in_the_spool_counts_even_where_its_status_is_lost(lab: Lab, damage: str) -> None:
+    async def scenario() -> None:
+        worker = lab.worker()
+        async with lab.agent() as caller:
+            capture = await caller.dispatch(worker)
+            await caller.until_state(capture, worker, TargetState.QUEUED)
+        [status] = lab.spool.rglob("status.json")
+        raw = status.with_name("raw.json")
+        raw.write_bytes(trace_of(worker.registration))  # moved there, and then the power went
+        if damage == "garbage":
+            status.write_bytes(b"\0" * 100)
+        elif damage == "gone":
+            status.unlink()
+        worker.kill()
+        async with lab.agent() as caller:
+            fact = await caller.until_archived(capture, worker)
+            assert fact.identity == worker.registration.identity
+
+    in_loop(scenario)()
+
+
+@in_loop
+async def test_what_was_verified_is_uploaded_without_being_read_again(lab: Lab) -> None:
+    worker = lab.worker()
+    lab.archive.write_text("a file where the archive's folder should be")
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        worker.write_trace(capture)
+        await caller.until_state(capture, worker, TargetState.VERIFIED)
+    [status] = lab.spool.rglob("status.json")
+    assert msgspec.json.decode(status.read_bytes(), type=Status).verified is not None
+    lab.archive.unlink()
+    async with lab.agent() as caller:
+        await caller.until_archived(capture, worker)
+        assert [entry.event for entry in caller.agent.journal.entries()].count("verified") == 1
+        assert not caller.agent.pool.pids
+
+
+@in_loop
+async def test_terminal_facts_stay_what_they_are(lab: Lab) -> None:
+    good, bad = lab.worker(rank=0), lab.worker(rank=1, local_rank=1)
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(good, bad)
+        good.write_trace(capture)
+        bad.write_trace(capture, b"{")
+        before = [await caller.until_archived(capture, good), await caller.until_failed(capture, bad)]
+    async with lab.agent() as caller:
+        assert [await caller.fact(capture, worker) for worker in (good, bad)] == before
+
+
+@in_loop
+async def test_a_damaged_record_harms_no_other_capture(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent() as caller:
+        first = await caller.dispatch(worker)
+        second = await caller.dispatch(worker)
+    (lab.spool / "captures" / first / "capture.json").write_text("{")
+    (lab.spool / "captures" / "stray").write_text("")
+    async with lab.agent() as caller:
+        assert await caller.facts(first) == {}
+        worker.write_trace(second)
+        await caller.until_archived(second, worker)
+
+
+# --- the verifying processes -----------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_a_verifier_that_is_killed_is_replaced_and_its_file_read_again(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        large = lab.root / "large"
+        write_large_trace(large, worker.registration, 100 << 20)
+        large.rename(worker.final_name(capture))
+        await until(lambda: list(lab.spool.rglob("stored.*")), "a verification under way")
+        [pid] = caller.agent.pool.pids
+        psutil.Process(pid).kill()
+        await caller.until_archived(capture, worker)
+        assert caller.agent.pool.pids != [pid]
+        await until(lambda: not list(lab.spool.rglob("stored*")), "a clean spool")
+
+
+@in_loop
+async def test_a_file_that_brings_every_verifier_down_fails_with_its_bytes_archived(lab: Lab) -> None:
+    bad, good = lab.worker(rank=0), lab.worker(rank=1, local_rank=1)
+    async with lab.agent() as caller:
+        pool = VerifyPool(1, 0, command=("/bin/sh", "-c", "read job; kill -9 $$"))
+        pool.start()
+        caller.agent.delivery._pool, healthy = pool, caller.agent.delivery._pool
+        capture = await caller.dispatch(bad, good)
+        data = trace_of(bad.registration)
+        bad.write_trace(capture, data)
+        fact = await caller.until_failed(capture, bad)
+        assert fact.failure is not None
+        assert fact.failure.reason is FailureReason.VERIFY_FAILED
+        assert "SIGKILL" in fact.failure.detail
+        assert fact.failure.raw is not None
+        assert (lab.archive / JOB.path / capture / fact.failure.raw.uri).read_bytes() == data
+        caller.agent.delivery._pool = healthy
+        good.write_trace(capture)
+        await caller.until_archived(capture, good)
+        await pool.close()
+
+
+@in_loop
+async def test_a_verification_that_nobody_waits_for_is_ended(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent(allowance_share=0.001) as caller:  # 60 ms
+        capture = await caller.dispatch(worker)
+        large = lab.root / "large"
+        write_large_trace(large, worker.registration, 100 << 20)
+        large.rename(worker.final_name(capture))
+        fact = await caller.until_failed(capture, worker)
+        assert fact.failure is not None
+        assert fact.failure.reason is FailureReason.VERIFY_TIMEOUT
+        [raw] = lab.spool.rglob("raw.json")
+        assert str(raw) in fact.failure.detail
+        await until(
+            lambda: not list(lab.spool.rglob("stored*")) or not caller.agent.pool.pids, "the end of the reading"
+        )
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _on_disk(lab: Lab) -> set[str]:
+    return {
+        msgspec.json.decode(path.read_bytes(), type=Status).fact.state.name for path in lab.spool.rglob("status.json")
+    }
