@@ -29,10 +29,10 @@ def verify(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check size, digests and identity of every file. Exit code 4 when anything differs."""
-    from sameshot.trace.check import check_capture, locate
+    from sameshot.trace.check import inspect_capture, locate
 
     storage, key = locate(manifest)
-    report = check_capture(storage, key)
+    report = inspect_capture(storage, key)
     if output is Output.JSON:
         print_json({"uri": report.uri, "ok": not report.failed, "targets": report.targets})
     else:
