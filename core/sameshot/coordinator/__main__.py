@@ -11,4 +11,7 @@ import msgspec
 from sameshot.coordinator import CoordinatorConfig, serve
 
 if __name__ == "__main__":
-    asyncio.run(serve(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=CoordinatorConfig)))
+    config = msgspec.json.decode(
+        Path(sys.argv[1]).read_bytes(), type=CoordinatorConfig, dec_hook=lambda of, value: of(value)
+    )
+    asyncio.run(serve(config))
