@@ -179,19 +179,21 @@ def take(watch: Watch) -> int | None:
     the move fails.
     """
     try:
-        with safefs.directory(watch.root, *watch.parts) as source:
-            seen = os.lstat(watch.file_name, dir_fd=source)
+        with (
+            safefs.directory(watch.root, *watch.parts) as source,
+            safefs.held(source, watch.file_name) as seen,
+            safefs.directory(watch.destination.parent) as spool,
+        ):
             safefs.check_regular(seen, owner_uid=watch.uid)
-            with safefs.directory(watch.destination.parent) as spool:
-                name = watch.destination.name
-                os.rename(watch.file_name, name, src_dir_fd=source, dst_dir_fd=spool)
-                moved = os.lstat(name, dir_fd=spool)
-                # Between the look and the move the worker may have put something else there. A rename follows no
-                # link, so nothing happened to what it may have pointed at; but it must not pass for a trace.
-                if (moved.st_dev, moved.st_ino) != (seen.st_dev, seen.st_ino):
-                    os.rename(name, f"{name}.refused", src_dir_fd=spool, dst_dir_fd=spool)
-                    raise safefs.Unsafe("the file was exchanged while it was being taken")
-                return moved.st_size
+            name = watch.destination.name
+            os.rename(watch.file_name, name, src_dir_fd=source, dst_dir_fd=spool)
+            moved = os.lstat(name, dir_fd=spool)
+            # Between the look and the move the worker may have put something else there. A rename follows no link, so
+            # nothing happened to what it may have pointed at; but it must not pass for a trace.
+            if not os.path.samestat(seen, moved):
+                os.rename(name, f"{name}.refused", src_dir_fd=spool, dst_dir_fd=spool)
+                raise safefs.Unsafe("the file was exchanged while it was being taken")
+            return moved.st_size
     except FileNotFoundError:
         return None
 

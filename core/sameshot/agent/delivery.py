@@ -94,7 +94,10 @@ class Delivery:
             await self._fail(capture, target, _GivenUp(reason, detail), deadline)
 
     async def _verify_and_archive(self, capture: Capture, target: Target, size: int, deadline: float) -> None:
-        verified = target.status.verified or await self._verify(target, size, deadline)
+        verified = target.status.verified
+        if verified is None:
+            verified = await self._verify(target, size, deadline)
+            self._journal.record("read", capture.id, target.id)
         fact = target.fact
         late = fact.late_start
         if late is None and (start := capture.record.start_at_ns):

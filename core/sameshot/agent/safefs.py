@@ -83,6 +83,19 @@ def read_small(dir_fd: int, name: str, *, limit: int, owner_uid: int | None) -> 
         os.close(fd)
 
 
+@contextlib.contextmanager
+def held(dir_fd: int, name: str) -> Iterator[os.stat_result]:
+    """What stands under this name, links not followed, without opening it for anything (O_PATH).
+
+    Within the context its inode number is its own: a freed one is given to the next file at once (seen on ext4).
+    """
+    fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=dir_fd)
+    try:
+        yield os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
 def open_regular(dir_fd: int, name: str, *, owner_uid: int | None) -> int:
     """A read descriptor of a plain file that has one name only and belongs to `owner_uid` (None: to anybody)."""
     if not is_plain_name(name):
