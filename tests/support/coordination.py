@@ -16,10 +16,11 @@ from sameshot.coordinator import CoordinatorConfig, CoordinatorServer, Timings
 from sameshot.coordinator.directory import AgentDirectory
 from sameshot.model import CapturePolicy, CaptureSpec, JobRef
 from sameshot.profiler.daemon import BackendName
+from sameshot.states import LAST_ANSWER_GRACE_S
 from support.fake_agent import JOB, FakeAgent
 
 SPEC = CaptureSpec(duration_ms=1000)
-QUICK = Timings(poll_s=0.02, watch_s=0.05, publish_within_s=0.5, publish_retry_s=0.05, listing_s=0.2)
+QUICK = Timings(call_s=2.0, poll_s=0.02, watch_s=0.05, publish_within_s=0.5, publish_retry_s=0.05, listing_s=0.2)
 
 
 def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -115,4 +116,4 @@ async def pass_time(clock: JumpClock, seconds: float, *living: FakeAgent) -> Non
     clock.jump(seconds)
     before = {id(agent): agent.calls.count("GetFacts") for agent in living}
     await until(lambda: all(agent.calls.count("GetFacts") > before[id(agent)] + 1 for agent in living))
-    clock.jump(4.0)
+    clock.jump(LAST_ANSWER_GRACE_S + 1)

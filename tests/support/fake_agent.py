@@ -115,6 +115,7 @@ class FakeAgent(AgentServicer):
         self.workers: list[Worker] = []
         self.script: Script = deliver
         self.backend = "broker"
+        self.keeps_queued = False  # nothing can be taken back: stock dynolog, or a broker that is away
         self.poll_interval_s = 1.0
         self.accepted: dict[str, _Accepted] = {}
         self.known: set[str] = set()  # survives `forget`, as an agent's disk does
@@ -166,7 +167,7 @@ class FakeAgent(AgentServicer):
     # ---- the protocol
 
     @typed
-    async def ListWorkers(self, request: pb.ListWorkersRequest, context: Any) -> pb.ListWorkersResponse:  # noqa: N802
+    async def ListWorkers(self, request: pb.ListWorkersRequest, context: Any) -> pb.ListWorkersResponse:
         await self._called("ListWorkers")
         answer = pb.ListWorkersResponse(node=self.node, backend=self.backend, poll_interval_s=self.poll_interval_s)
         for each in self.workers:
@@ -174,7 +175,7 @@ class FakeAgent(AgentServicer):
         return answer
 
     @typed
-    async def Dispatch(self, request: pb.DispatchRequest, context: Any) -> pb.CaptureFacts:  # noqa: N802
+    async def Dispatch(self, request: pb.DispatchRequest, context: Any) -> pb.CaptureFacts:
         await self._called("Dispatch")
         identities = {each.registration.uuid: each.registration.identity for each in self.workers}
         if request.capture_id not in self.accepted:
@@ -189,16 +190,16 @@ class FakeAgent(AgentServicer):
         return self._facts(request.capture_id, look=False)
 
     @typed
-    async def GetFacts(self, request: pb.FactsRequest, context: Any) -> pb.CaptureFacts:  # noqa: N802
+    async def GetFacts(self, request: pb.FactsRequest, context: Any) -> pb.CaptureFacts:
         await self._called("GetFacts")
         return self._facts(request.capture_id, look=True)
 
     @typed
-    async def Withdraw(self, request: pb.WithdrawRequest, context: Any) -> pb.CaptureFacts:  # noqa: N802
+    async def Withdraw(self, request: pb.WithdrawRequest, context: Any) -> pb.CaptureFacts:
         await self._called("Withdraw")
         accepted = self.accepted.get(request.capture_id)
         for target_id, fact in (accepted.facts if accepted else {}).items():
-            if fact.state < TargetState.CONSUMED:
+            if fact.state < (TargetState.QUEUED if self.keeps_queued else TargetState.CONSUMED):
                 failure = Failure(FailureReason.CANCELLED, "withdrawn", fact.state)
                 accepted.facts[target_id] = msgspec.structs.replace(fact, state=TargetState.FAILED, failure=failure)
         answer = pb.CaptureFacts(capture_id=request.capture_id, known=accepted is not None)
@@ -207,12 +208,12 @@ class FakeAgent(AgentServicer):
         return answer
 
     @typed
-    async def KnownCaptures(self, request: pb.KnownCapturesRequest, context: Any) -> pb.KnownCapturesResponse:  # noqa: N802
+    async def KnownCaptures(self, request: pb.KnownCapturesRequest, context: Any) -> pb.KnownCapturesResponse:
         await self._called("KnownCaptures")
         return pb.KnownCapturesResponse(capture_ids=[each for each in request.capture_ids if each in self.known])
 
     @typed
-    async def PublishManifest(self, request: pb.PublishManifestRequest, context: Any) -> pb.PublishManifestResponse:  # noqa: N802
+    async def PublishManifest(self, request: pb.PublishManifestRequest, context: Any) -> pb.PublishManifestResponse:
         await self._called("PublishManifest")
         assert self.archive is not None
         key = manifest.manifest_key(from_proto(request.job, JobRef), request.capture_id)

@@ -18,6 +18,7 @@ import enum
 import hashlib
 import http.client
 import http.server
+import logging
 import os
 import socket
 import struct
@@ -37,6 +38,7 @@ _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "te", "trailer",
 @contextlib.contextmanager
 def moto_server() -> Iterator[str]:
     """Serve an empty S3 on a free loopback port; yields its URL. One process has one set of buckets."""
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
@@ -81,6 +83,7 @@ class Fault(enum.Enum):
 
     UNAVAILABLE = "answer 503 without forwarding"
     DENIED = "answer 403 without forwarding"
+    CONFLICT = "answer 409 without forwarding"
     SLOW = "wait `delay_s`, then forward"
     CUT = "reset the connection after half of the body"
     LOST_ANSWER = "forward, then reset the connection instead of answering"
@@ -124,8 +127,7 @@ class FaultyProxy:
         class Handler(_Handler):
             owner = proxy
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> FaultyProxy:
@@ -162,6 +164,13 @@ class FaultyProxy:
             return planned
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is part of the game."""
+
+
 class _Handler(http.server.BaseHTTPRequestHandler):
     owner: FaultyProxy
     protocol_version = "HTTP/1.1"
@@ -184,6 +193,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._answer(503, b"<Error><Code>SlowDown</Code><Message>Reduce your rate</Message></Error>")
         if fault is Fault.DENIED:
             return self._answer(403, b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>")
+        if fault is Fault.CONFLICT:
+            return self._answer(409, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
         if fault is Fault.FLIP:
             body = _flip(body)
         if self.owner.checks_digests and "x-amz-checksum-sha256" in headers:

@@ -255,6 +255,14 @@ class _RangeReader(io.RawIOBase):
     def tell(self) -> int:
         return self._at
 
+    def readall(self) -> bytes:
+        """The default asks for 8 KiB at a time, each a request."""
+        blocks = []
+        while (wanted := min(_READ, self._size - self._at)) > 0:
+            blocks.append(self._backend.read_range(self._key, self._at, wanted, self._deadline_s))
+            self._at += wanted
+        return b"".join(blocks)
+
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
         wanted = min(len(view), self._size - self._at, _READ)

@@ -1,7 +1,8 @@
-"""A small DDP job for live tests. It knows nothing of sameshot; the options only shape the training.
+"""A small training job for live tests. It knows nothing of sameshot; the options only shape the training.
 
---stagger: seconds times rank to wait before torch is imported. --fail-once RANK FILE: that rank fails in its
-first life, when FILE does not exist yet. --finish FILE ends the training on all ranks.
+--finish FILE ends the training on all ranks. --stagger: seconds times rank to wait before torch is imported.
+--fail-on RANK FILE: once FILE appears, that rank takes it away and fails. --apart: every rank trains for itself and
+does not notice when another one dies; by default they train one model (DDP).
 """
 
 import argparse
@@ -15,9 +16,10 @@ parser.add_argument("--finish", type=Path, required=True)
 parser.add_argument("--stagger", type=float, default=0.0)
 parser.add_argument("--loader-workers", type=int, default=0)
 parser.add_argument("--fork-workers", action="store_true")
-parser.add_argument("--fail-once", nargs=2, default=None)
+parser.add_argument("--fail-on", nargs=2, default=None)
 parser.add_argument("--pause", type=float, default=0.005)
 parser.add_argument("--max-steps", type=int, default=1_000_000)
+parser.add_argument("--apart", action="store_true")
 
 if __name__ == "__main__":
     options = parser.parse_args()
@@ -41,7 +43,9 @@ class Samples(Dataset):
 def main():
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    model = DistributedDataParallel(nn.Linear(32, 32))
+    model = nn.Linear(32, 32)
+    if not options.apart:
+        model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     context = "fork" if options.fork_workers else "spawn"
     loader = DataLoader(
@@ -57,16 +61,21 @@ def main():
         time.sleep(options.pause)
         if rank == 0:
             print(f"step {step}", flush=True)
-        if options.fail_once and step == 5 and rank == int(options.fail_once[0]):
-            marker = Path(options.fail_once[1])
-            if not marker.exists():
-                marker.touch()
-                sys.exit(17)
-        finish = torch.tensor(float(options.finish.exists()))
-        dist.all_reduce(finish, op=dist.ReduceOp.MAX)
-        if finish.item() or step + 1 >= options.max_steps:
+        if options.fail_on and rank == int(options.fail_on[0]) and os.path.exists(options.fail_on[1]):
+            os.unlink(options.fail_on[1])
+            sys.exit(17)
+        if step + 1 >= options.max_steps or everybody_may_finish():
             break
-    dist.destroy_process_group()
+    if not options.apart:
+        dist.destroy_process_group()
+
+
+def everybody_may_finish():
+    if options.apart:
+        return options.finish.exists()
+    finish = torch.tensor(float(options.finish.exists()))
+    dist.all_reduce(finish, op=dist.ReduceOp.MAX)
+    return bool(finish.item())
 
 
 if __name__ == "__main__":
