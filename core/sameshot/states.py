@@ -33,7 +33,7 @@ ALLOWANCE_BYTES_PER_S = 20e6
 ALLOWANCE_CAP_S = 1800.0
 
 # How long past a deadline we wait for one last answer before calling the agent unreachable.
-LAST_ANSWER_GRACE_S = 3.0
+LAST_ANSWER_GRACE_S = 5.0
 
 
 class Deadlines(msgspec.Struct, frozen=True):

@@ -116,19 +116,26 @@ async def test_a_cancel_converges_at_once_and_says_what_it_really_did(tmp_path: 
     assert view.targets[1].failure.last_state is TargetState.CONSUMED
 
 
-@in_loop
-async def test_with_stock_dynolog_a_queued_config_is_never_said_to_be_withdrawn(tmp_path: Path) -> None:
-    async with one_node(tmp_path) as agent:
-        agent.backend = "dynolog"
-        agent.script = stay(TargetState.QUEUED)
-        async with coordinating(tmp_path, [agent], backend=BackendName.DYNOLOG) as client:
-            started = await client.start_capture(SPEC)
-            await until_view(
-                client, started.capture_id, lambda view: {each.state for each in view.targets} == {TargetState.QUEUED}
-            )
-            view = await client.cancel(started.capture_id)
-    assert view.withdrawn.startswith("0 of 2 configs were withdrawn")
-    assert "2 are queued in a daemon that can't give them back" in view.withdrawn
+@pytest.mark.parametrize("backend", BackendName)
+def test_a_queued_config_that_was_not_taken_back_is_never_said_to_be(tmp_path: Path, backend: BackendName) -> None:
+    @in_loop
+    async def scenario() -> None:
+        async with one_node(tmp_path) as agent:
+            agent.backend, agent.keeps_queued = backend.value, True
+            agent.script = stay(TargetState.QUEUED)
+            async with coordinating(tmp_path, [agent], backend=backend) as client:
+                started = await client.start_capture(SPEC)
+                await until_view(
+                    client,
+                    started.capture_id,
+                    lambda view: {each.state for each in view.targets} == {TargetState.QUEUED},
+                )
+                view = await client.cancel(started.capture_id)
+        assert view.withdrawn.startswith("0 of 2 configs were withdrawn")
+        assert "2 could not be taken back and may still be recorded" in view.withdrawn
+        assert "may still record" in view.targets[0].failure.detail
+
+    scenario()
 
 
 @in_loop

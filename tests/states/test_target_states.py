@@ -238,8 +238,9 @@ def test_what_the_announce_deadline_proves(known: TargetFact, contact: Contact, 
 
 def test_an_agent_has_a_moment_after_the_deadline_for_one_last_answer() -> None:
     known, deadlines = fact(TargetState.CONSUMED), Deadlines(announce_by=100.0)
-    assert states.expire(known, deadlines, Contact(99.0), 102.0) == known
-    assert states.expire(known, deadlines, Contact(99.0), 103.1).state is TargetState.FAILED
+    ends = 100.0 + states.LAST_ANSWER_GRACE_S
+    assert states.expire(known, deadlines, Contact(99.0), ends - 0.1) == known
+    assert states.expire(known, deadlines, Contact(99.0), ends).state is TargetState.FAILED
 
 
 @pytest.mark.parametrize(
@@ -254,7 +255,7 @@ def test_once_announced_a_target_has_its_own_allowance_and_is_never_missing(
     assert deadlines.deliver_by(known) == pytest.approx(9.0 + 60 + 100)
     assert states.expire(known, deadlines, Contact(168.0), 168.9) == known
     assert states.expire(known, deadlines, Contact(169.5), 170.0).failure.reason is reason
-    silent = states.expire(known, deadlines, Contact(100.0), 173.0)
+    silent = states.expire(known, deadlines, Contact(100.0), 169.0 + states.LAST_ANSWER_GRACE_S)
     assert silent.failure.reason is FailureReason.AGENT_UNREACHABLE
 
 

@@ -36,7 +36,7 @@ from sameshot.states import Contact, Deadlines
 _log = logging.getLogger(__name__)
 _NS = 1_000_000_000
 # Longer between two looks at the clock than any call may take: we were not running.
-_AWAY_S = 5.0
+_AWAY_S = 10.0
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -397,9 +397,10 @@ class CaptureRun:
         now = self._clock.monotonic()
         for link in asked:
             answer = answers[link.address]
-            if isinstance(answer, Facts):
-                self.targets.merge(link.address, answer.targets, link.capabilities, now)
-            withdrawal.answered(link, isinstance(answer, Facts))
+            told = answer if isinstance(answer, Facts) else None
+            if told is not None:
+                self.targets.merge(link.address, told.targets, link.capabilities, now)
+            withdrawal.answered(link, told)
         self._withdrawn = withdrawal.words()
         self.targets.fail(FailureReason.CANCELLED, withdrawal.detail, now)
         self._change()

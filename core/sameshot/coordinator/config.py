@@ -14,7 +14,7 @@ class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All in seconds. The defaults suit real jobs; tests shorten some."""
 
     freeze_s: float = 2.0  # how long the set stays open for nodes that have not answered
-    call_s: float = 2.0  # one call to one agent
+    call_s: float = 4.0  # one call to one agent; a training node may be busy
     lookup_s: float = 1.0  # asking agents whether they have accepted an id before
     poll_s: float = 0.25  # between two looks at one agent's facts
     polls_per_s: float = 400.0  # of all agents together: a large job is looked at less often

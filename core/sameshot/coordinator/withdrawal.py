@@ -6,7 +6,7 @@ being recorded can't be stopped by anyone.
 
 from __future__ import annotations
 
-from sameshot.coordinator.links import AgentLink
+from sameshot.coordinator.links import AgentLink, Facts
 from sameshot.coordinator.targets import TargetSet
 from sameshot.model import FailureReason, TargetFact, TargetState
 
@@ -22,22 +22,27 @@ class Withdrawal:
         }
         self._withdrawn: set[str] = set()
         self._unanswered: set[str] = set()
-        self._stuck: set[str] = set()  # queued where nothing can be taken back
+        self._stuck: set[str] = set()  # could not be taken back
 
-    def answered(self, link: AgentLink, answered: bool) -> None:
+    def answered(self, link: AgentLink, answer: Facts | None) -> None:
+        """What an agent said to the cancel, already merged; None: it did not answer."""
         for fact in self._targets.of(link.address).values():
             if fact.target_id not in self._before or fact.state is TargetState.ARCHIVED:
                 continue
-            if not answered:
+            if answer is None:
                 self._unanswered.add(fact.target_id)
-            elif (reached := _reached(fact)) < TargetState.QUEUED:
+            elif not answer.known:
+                self._unsent.add(fact.target_id)
+            elif (reached := _reached(fact)) >= TargetState.CONSUMED:
+                continue
+            elif fact.state is TargetState.FAILED and (reached < TargetState.QUEUED or link.capabilities.can_withdraw):
                 self._withdrawn.add(fact.target_id)
-            elif reached is TargetState.QUEUED:
-                (self._withdrawn if link.capabilities.can_withdraw else self._stuck).add(fact.target_id)
+            else:
+                self._stuck.add(fact.target_id)
 
     def words(self) -> str:
         """One or two sentences for the capture."""
-        unsent = len(self._unsent - self._withdrawn - self._unanswered)
+        unsent = len(self._unsent - self._withdrawn - self._unanswered - self._stuck)
         asked = len(self._before) - unsent
         recording = asked - len(self._withdrawn) - len(self._stuck) - len(self._unanswered)
         archived = sum(
@@ -47,9 +52,7 @@ class Withdrawal:
         if unsent:
             parts.append(f"{unsent} were never sent")
         if self._stuck:
-            parts.append(
-                f"{len(self._stuck)} are queued in a daemon that can't give them back and may still be recorded"
-            )
+            parts.append(f"{len(self._stuck)} could not be taken back and may still be recorded")
         if recording - archived > 0:
             parts.append(f"{recording - archived} were already fetched: what they record stays on the node")
         if archived:
@@ -64,7 +67,7 @@ class Withdrawal:
             return "The capture was cancelled, and the config was withdrawn before the worker fetched it."
         if fact.target_id in self._stuck:
             return (
-                "The capture was cancelled, but the daemon can't give the config back: the worker may still record a "
+                "The capture was cancelled, but its config could not be taken back: the worker may still record a "
                 "window that nobody collects."
             )
         if fact.target_id in self._unanswered:
