@@ -1,5 +1,7 @@
-"""A bounded number of reading processes, smallest file first.
+"""A bounded number of reading processes, smallest file first, and one more for small files only.
 
+Every trace has an allowance by its own size (`states.allowance_s`), so a small one can't wait for minutes until large
+ones have been read: one process never takes a large file.
 A process that dies while it reads is replaced and its file is read once more; if the second one dies too, the file (or
 the machine) is the reason. A reading that nobody waits for any longer is ended at once.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import logging
 import os
 import signal
@@ -24,6 +27,7 @@ from sameshot.errors import SameshotError, TraceError
 log = logging.getLogger(__name__)
 
 TRIES = 2
+SMALL = 32 << 20  # read within seconds
 IDLE_S = 60.0  # a process without work gives its memory back to the training node
 _LINE_LIMIT = 1 << 20
 
@@ -33,12 +37,17 @@ class VerifierBroke(SameshotError):
 
 
 class VerifyPool:
-    """`workers` processes at most, started when there is work. `command` is replaced in tests only."""
+    """`workers` processes for all files and one for small ones, started when there is work.
+
+    `command` is replaced in tests only.
+    """
 
     def __init__(self, workers: int, niceness: int, *, command: Sequence[str] | None = None) -> None:
         own = (sys.executable, "-P", "-m", "sameshot.agent.verifyworker", str(os.getpid()), str(niceness))
-        self._slots = [_Slot(tuple(command or own)) for _ in range(max(1, workers))]
-        self._queue: asyncio.PriorityQueue[tuple[int, int, Job, asyncio.Future[Verified]]] = asyncio.PriorityQueue()
+        limits = [None] * max(1, workers) + [SMALL]
+        self._slots = [_Slot(tuple(command or own), limit) for limit in limits]
+        self._waiting: list[tuple[int, int, Job, asyncio.Future[Verified]]] = []  # a heap
+        self._changed = asyncio.Condition()
         self._count = 0
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -68,7 +77,9 @@ class VerifyPool:
         """Raises TraceError (the trace is bad), OSError (the disk is full), VerifierBroke. Cancelling ends the work."""
         result: asyncio.Future[Verified] = asyncio.get_running_loop().create_future()
         self._count += 1
-        self._queue.put_nowait((size, self._count, job, result))
+        async with self._changed:
+            heapq.heappush(self._waiting, (size, self._count, job, result))
+            self._changed.notify_all()
         try:
             return await result
         finally:
@@ -77,7 +88,7 @@ class VerifyPool:
     async def _serve(self, slot: _Slot) -> None:
         while True:
             try:
-                _, _, job, result = await asyncio.wait_for(self._queue.get(), IDLE_S)
+                job, result = await self._next(slot)
             except TimeoutError:
                 await slot.stop()
                 continue
@@ -87,6 +98,13 @@ class VerifyPool:
                 log.exception("verifying failed path=%s", job.path)
                 if not result.done():
                     result.set_exception(VerifierBroke(f"{type(error).__name__}: {error}"))
+
+    async def _next(self, slot: _Slot) -> tuple[Job, asyncio.Future[Verified]]:
+        """The smallest waiting file that this slot may take; TimeoutError when there was none for `IDLE_S`."""
+        async with asyncio.timeout(IDLE_S), self._changed:
+            await self._changed.wait_for(lambda: bool(self._waiting) and slot.may_take(self._waiting[0][0]))
+            _, _, job, result = heapq.heappop(self._waiting)
+            return job, result
 
     async def _read(self, slot: _Slot, job: Job, result: asyncio.Future[Verified]) -> None:
         trouble = ""
@@ -128,10 +146,14 @@ class VerifyPool:
 class _Slot:
     """One process, or none at the moment."""
 
-    def __init__(self, command: tuple[str, ...]) -> None:
+    def __init__(self, command: tuple[str, ...], limit: int | None) -> None:
         self._command = command
+        self._limit = limit
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
+
+    def may_take(self, size: int) -> bool:
+        return self._limit is None or size <= self._limit
 
     @property
     def pid(self) -> int | None:
