@@ -286,6 +286,35 @@ def test_a_new_broker_takes_over_from_a_dead_one(ipc_dir: Path) -> None:
     asyncio.run(go())
 
 
+def test_a_forked_child_that_outlives_a_killed_broker_does_not_block_the_next(ipc_dir: Path) -> None:
+    program = (
+        "import asyncio, os, sys, pathlib, time\n"
+        "from sameshot.profiler.broker import Broker\n"
+        "async def go():\n"
+        "    broker = Broker(pathlib.Path(sys.argv[1])); await broker.start()\n"
+        "    if (child := os.fork()) == 0: time.sleep(120); os._exit(0)\n"
+        "    print(child, flush=True); time.sleep(120)\n"
+        "asyncio.run(go())\n"
+    )
+    killed = subprocess.Popen([sys.executable, "-c", program, ipc_dir], stdout=subprocess.PIPE)
+    assert killed.stdout is not None
+    child = int(killed.stdout.readline())
+    try:
+        killed.kill()
+        killed.wait()
+
+        async def go() -> None:
+            async with serving(ipc_dir):
+                os.kill(child, 0)
+                with Client(str(ipc_dir)) as worker:
+                    assert worker.poll() == ""
+
+        asyncio.run(go())
+    finally:
+        os.kill(child, signal.SIGKILL)
+        killed.stdout.close()
+
+
 def test_a_living_daemon_is_never_displaced(ipc_dir: Path) -> None:
     async def go() -> None:
         async with serving(ipc_dir):

@@ -5,10 +5,9 @@ read one poll too late, and so is every answer after it, for the rest of the wor
 for an event loop, and it never answers a poll that has grown old: the kernel's own receive time (SO_TIMESTAMPNS)
 decides, and an unanswered poll costs nothing, since the worker asks again.
 
-Three more things could harm the training process and are ruled out here (docs/architecture.md, section "Kineto"): an
-answer from a socket that is not named `<directory>/dynolog`, with the very directory string the worker has in
-KINETO_IPC_SOCKET_DIR, aborts it; a path beyond `sun_path` is cut; and a second daemon on the same name would steal
-polls.
+Three more things could harm the training process and are ruled out here: an answer from a socket that is not named
+`<directory>/dynolog`, with the very directory string the worker has in KINETO_IPC_SOCKET_DIR, aborts it; a path beyond
+`sun_path` is cut; and a second daemon on the same name would steal polls.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import stat
 import struct
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,6 +46,17 @@ _TIMESPEC = struct.Struct("@qq")
 _UCRED = struct.Struct("=iii")
 _CLIENT = re.compile(re.escape(kineto_ipc.CLIENT_PREFIX) + r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ANCILLARY = socket.CMSG_SPACE(_TIMESPEC.size) + socket.CMSG_SPACE(_UCRED.size)
+
+_listening: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+
+def _close_inherited() -> None:
+    """A forked child that outlives its parent must not look like a living daemon."""
+    for inherited in _listening:
+        inherited.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)
 
 
 class Broker:
@@ -78,6 +89,7 @@ class Broker:
         _check_directory(self.socket_dir)
         remove_dead_clients(self.socket_dir, DEAD_SOCKET_AGE_S)
         listening = _bind(self._path)
+        _listening.add(listening)
         self._inode = os.lstat(self._path).st_ino
         wake_reader, self._wake = socket.socketpair()
         self._socket = listening
