@@ -60,7 +60,8 @@ NAMES = {
     "job": "namespace name uid attempt series",
     "spec": "duration_ms activities with_stack record_shapes profile_memory with_flops warmup_ms start_delay_ms",
     "identity": "rank local_rank pod pod_uid node container host pid registration bound_by",
-    "artifact": "uri size sha256 encoding raw_size raw_sha256 media_type window_start_ns window_end_ns late_start columns",
+    "artifact": "uri size sha256 encoding raw_size raw_sha256 media_type window_start_ns window_end_ns late_start "
+    "columns",
     "columns": "uri size sha256 schema",
     "failure": "reason detail last_state raw",
     "raw": "uri size sha256",

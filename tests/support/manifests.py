@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from sameshot.manifest import Capture, Job, Manifest, Target, build, encode
 from sameshot.model import (
@@ -99,33 +98,62 @@ def partial() -> Manifest:
     )
 
 
-def write_capture(folder: Path, *, ranks: int = 2, trace: bytes = b'{"traceEvents": [{"ph": "X"}]}') -> Path:
-    """A whole capture on disk whose files really are what its manifest states; returns the manifest's path."""
+def trace_bytes(rank: int, **top: Any) -> bytes:
+    """A small Kineto trace as the worker of `make_identity(rank)` would write it; its window is `trace_window()`."""
+    body = {
+        "schemaVersion": 1,
+        "PT_PROFILER_JOB_NAME": f"sameshot/{make_identity(rank).registration}",
+        "baseTimeNanoseconds": START_NS,
+        "traceEvents": [
+            {"ph": "X", "cat": "cpu_op", "name": f"aten::mm_{rank}", "pid": 1, "tid": 1, "ts": 1000, "dur": 10},
+            {"ph": "X", "cat": "cpu_op", "name": "aten::add_", "pid": 1, "tid": 1, "ts": 2000, "dur": 500},
+        ],
+    }
+    return json.dumps(body | top).encode()
+
+
+def trace_window() -> dict[str, int]:
+    return {"window_start_ns": START_NS + 1_000_000, "window_end_ns": START_NS + 2_500_000}
+
+
+def archived_bytes(rank: int, raw: bytes, stored: bytes, **fields: Any) -> Target:
+    """An artifact that states exactly these bytes."""
+    digests = {"sha256": hashlib.sha256(stored).hexdigest(), "raw_sha256": hashlib.sha256(raw).hexdigest()}
+    return archived(rank, **(digests | {"size": len(stored), "raw_size": len(raw)} | trace_window() | fields))
+
+
+def write_capture(folder: Path, *, ranks: int = 2, traces: dict[int, bytes] | None = None) -> Path:
+    """A whole capture on disk whose files really are what its manifest states; returns the manifest's path.
+
+    The rank after the last failed with its raw bytes kept. `traces` replaces the decoded bytes of some ranks.
+    """
     targets = []
     for rank in range(ranks):
-        raw = trace + b" " * rank
+        raw = (traces or {}).get(rank, trace_bytes(rank))
         stored = gzip.compress(raw, mtime=0)
-        path = folder / f"node-a/main/{rank}/trace.json.gz"
-        path.parent.mkdir(parents=True)
-        path.write_bytes(stored)
-        targets.append(
-            archived(
-                rank,
-                size=len(stored),
-                sha256=hashlib.sha256(stored).hexdigest(),
-                raw_size=len(raw),
-                raw_sha256=hashlib.sha256(raw).hexdigest(),
-            )
-        )
+        target = archived_bytes(rank, raw, stored)
+        if rank == 0:
+            columns = b"columns of rank 0"
+            named = Columns("node-a/main/0/trace.parquet", len(columns), hashlib.sha256(columns).hexdigest(), "v1")
+            target = archived_bytes(rank, raw, stored, columns=named)
+            put(folder / named.uri, columns)
+        put(folder / f"node-a/main/{rank}/trace.json.gz", stored)
+        targets.append(target)
     broken = b'{"traceEvents": ['
-    (folder / "raw").mkdir()
-    (folder / "raw/last.json").write_bytes(broken)
+    put(folder / "raw/last.json", broken)
     raw_bytes = RawBytes("raw/last.json", len(broken), hashlib.sha256(broken).hexdigest())
     targets.append(failed(ranks, FailureReason.INVALID, last_state=TargetState.ANNOUNCED, raw=raw_bytes))
-    manifest = build(make_capture(world_size=ranks + 1, outcome=Outcome.PARTIAL), targets)
-    (folder / "manifest.json").write_bytes(encode(manifest))
+    return write_manifest(folder, targets)
+
+
+def write_manifest(folder: Path, targets: list[Target]) -> Path:
+    done = sum(target.artifact is not None for target in targets)
+    outcome = Outcome.SUCCEEDED if done == len(targets) else Outcome.PARTIAL if done else Outcome.FAILED
+    manifest = build(make_capture(world_size=len(targets), outcome=outcome), targets)
+    put(folder / "manifest.json", encode(manifest))
     return folder / "manifest.json"
 
 
-def replace(manifest: Manifest, **fields: Any) -> Manifest:
-    return msgspec.structs.replace(manifest, **fields)
+def put(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

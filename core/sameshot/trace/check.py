@@ -1,5 +1,8 @@
 """Read a published capture again, byte by byte, against its manifest (`sameshot manifest verify`).
 
+One pass over each file: size and sha256 of what is stored, and for a trace also everything that its first verification
+proved: that it is one, whose it is, what it decodes to, and when it was recorded.
+
 Whatever the manifest does not name is ignored: it is the only way in.
 """
 
@@ -7,18 +10,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import msgspec
-from isal import isal_zlib
 
-from sameshot.errors import NotFound, StorageError, UnknownCapture, VerificationFailed
+from sameshot.errors import NotFound, TraceError, UnknownCapture, VerificationFailed
 from sameshot.manifest import Manifest, Target, decode
-from sameshot.model import Artifact, Encoding
+from sameshot.model import Artifact, Identity
 from sameshot.storage import Storage
+from sameshot.trace.verify import Expectation, verify
 
 _BLOCK = 1 << 20
-_GzipError: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # its stub declares an instance
+_WINDOW_TOLERANCE_NS = 1_000  # traces state µs, often as floats
 
 
 class TargetCheck(msgspec.Struct, frozen=True):
@@ -106,97 +109,81 @@ def inspect_capture(storage: Storage, key: str) -> CheckReport:
 def _check_target(storage: Storage, prefix: str, target: Target) -> TargetCheck:
     problems: list[str] = []
     files = size = 0
-    for what, uri, stated_size, stated_sha256, artifact in _named(target):
+    for what, uri, stated_size, stated_sha256 in _named(target):
         files += 1
         size += stated_size
         try:
             with storage.open_read(prefix + uri) as stream:
-                problems += (
-                    f"{what} {uri} {found}" for found in _compare(stream, stated_size, stated_sha256, artifact)
-                )
+                stored = _Tally(stream)
+                found = _trace_problem(stored, target.identity, target.artifact) if what == "trace" else None
+                stored.drain()
         except NotFound:
-            problems.append(f"{what} {uri} is not there")
-        except StorageError:
-            raise
+            found = "is not there"
         except OSError as error:
-            problems.append(f"{what} {uri} can't be read ({error.strerror or error})")
+            found = f"can't be read ({error.strerror or error})"
+        else:  # of damaged bytes it is not worth saying what else follows from the damage
+            found = stored.problem(stated_size, stated_sha256) or found
+        if found:
+            problems.append(f"{what} {uri} {found}")
     return TargetCheck(target.target_id, target.identity.rank, files, size, tuple(problems))
 
 
-def _named(target: Target) -> Iterator[tuple[str, str, int, str, Artifact | None]]:
+def _named(target: Target) -> Iterator[tuple[str, str, int, str]]:
     if (artifact := target.artifact) is not None:
-        yield "trace", artifact.uri, artifact.size, artifact.sha256, artifact
+        yield "trace", artifact.uri, artifact.size, artifact.sha256
         if (columns := artifact.columns) is not None:
-            yield "columns", columns.uri, columns.size, columns.sha256, None
+            yield "columns", columns.uri, columns.size, columns.sha256
     if target.failure is not None and (raw := target.failure.raw) is not None:
-        yield "raw bytes", raw.uri, raw.size, raw.sha256, None
+        yield "raw bytes", raw.uri, raw.size, raw.sha256
 
 
-def _compare(stream: BinaryIO, size: int, sha256: str, artifact: Artifact | None) -> Iterator[str]:
-    stored = _Tally()
-    decoder = _Decoder(artifact) if artifact is not None else None
-    while block := stream.read(_BLOCK):
-        stored.add(block)
-        if decoder is not None:
-            decoder.feed(block)
-    if stored.size != size:
-        yield f"has {stored.size} bytes, the manifest states {size}"
-    elif stored.sha256 != sha256:
-        yield f"has other bytes: its sha256 is {stored.sha256}, the manifest states {sha256}"
-    elif decoder is not None:  # of damaged bytes it is not worth saying that they also decode to something else
-        yield from decoder.problems()
+def _trace_problem(stored: _Tally, identity: Identity, artifact: Artifact | None) -> str | None:
+    """Whether the bytes still prove what the artifact claims: this worker's trace, this raw content, this window."""
+    if artifact is None:
+        return None
+    try:
+        found = verify(cast("BinaryIO", stored), Expectation(identity.registration, identity.rank, identity.bound_by))
+    except TraceError as error:
+        return f"is not the trace it should be ({error})"
+    if (found.raw_size, found.raw_sha256) != (artifact.raw_size, artifact.raw_sha256):
+        return (
+            f"decodes to {found.raw_size} bytes with sha256 {found.raw_sha256}, the manifest states "
+            f"{artifact.raw_size} with {artifact.raw_sha256}"
+        )
+    if found.encoding is not artifact.encoding:
+        return f"is stored as {found.encoding}, the manifest states {artifact.encoding}"
+    off_ns = max(
+        abs(found.window_start_ns - artifact.window_start_ns), abs(found.window_end_ns - artifact.window_end_ns)
+    )
+    if off_ns > _WINDOW_TOLERANCE_NS:
+        return (
+            f"was recorded from {found.window_start_ns} to {found.window_end_ns} ns, the manifest states "
+            f"{artifact.window_start_ns} to {artifact.window_end_ns}"
+        )
+    return None
 
 
 class _Tally:
-    def __init__(self) -> None:
-        self.size = 0
+    """Counts and digests what is read through it, whoever reads."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._size = 0
         self._digest = hashlib.sha256()
 
-    def add(self, block: bytes) -> None:
-        self.size += len(block)
+    def read(self, size: int = _BLOCK) -> bytes:
+        block = self._stream.read(size)
+        self._size += len(block)
         self._digest.update(block)
+        return block
 
-    @property
-    def sha256(self) -> str:
-        return self._digest.hexdigest()
+    def drain(self) -> None:
+        while self.read():
+            pass
 
-
-class _Decoder:
-    """What the stored bytes decode to, in bounded memory; stops where they exceed what the manifest states."""
-
-    def __init__(self, artifact: Artifact) -> None:
-        self._stated = artifact
-        self._raw = _Tally()
-        self._gzip = isal_zlib.decompressobj(31) if artifact.encoding is Encoding.GZIP else None
-        self._broken = ""
-
-    def feed(self, block: bytes) -> None:
-        if self._gzip is None:
-            self._raw.add(block)
-            return
-        more = True
-        while more and not self._broken:
-            if self._gzip.eof:
-                self._broken = "has bytes after its gzip stream"
-                return
-            try:
-                decoded = self._gzip.decompress(block, _BLOCK)
-            except _GzipError as error:
-                self._broken = f"is no sound gzip stream ({error})"
-                return
-            self._raw.add(decoded)
-            if self._raw.size > self._stated.raw_size:
-                self._broken = f"decodes to more than the {self._stated.raw_size} bytes that the manifest states"
-            block = self._gzip.unused_data if self._gzip.eof else self._gzip.unconsumed_tail
-            more = bool(block) or (len(decoded) == _BLOCK and not self._gzip.eof)  # output may wait without input
-
-    def problems(self) -> Iterator[str]:
-        if self._broken:
-            yield self._broken
-        elif self._gzip is not None and not self._gzip.eof:
-            yield "ends in the middle of its gzip stream"
-        elif (self._raw.size, self._raw.sha256) != (self._stated.raw_size, self._stated.raw_sha256):
-            yield (
-                f"decodes to {self._raw.size} bytes with sha256 {self._raw.sha256}, the manifest states "
-                f"{self._stated.raw_size} with {self._stated.raw_sha256}"
-            )
+    def problem(self, size: int, sha256: str) -> str | None:
+        if self._size != size:
+            return f"has {self._size} bytes, the manifest states {size}"
+        if (found := self._digest.hexdigest()) != sha256:
+            return f"has other bytes: its sha256 is {found}, the manifest states {sha256}"
+        return None
