@@ -26,6 +26,8 @@ from sameshot.analysis.summary import Stream
 
 _LEAST = 5  # fewer fit by chance
 _LEAST_SHARE = 0.3  # of the shorter sequence
+_DECIDING_SHARE = 0.5
+_NOISE = 20_000  # ns by which the ends of one collective differ on any machine; smaller differences tell nothing
 _CLEARLY = 0.5  # the best lag leaves at most this share of what the next best leaves
 _PLAUSIBLE = 2.0  # lags whose rhythm is worse than this times the best are not offered to the clock
 _LONGEST = 4_000
@@ -74,17 +76,16 @@ def find_lag(reference: Sequence, other: Sequence, *, same_host: bool) -> Lag:
     if not candidates:
         return Lag(None, "none", note="the sequences of collectives differ, or share too few")
     gap = _typical_gap(reference, other)
-    clearest = _clearest(candidates, gap)
+    clearest = _clearest(candidates, gap, same_host)
     fitting = [c for c in candidates if c.overlap >= _LEAST]
     best = min(fitting, key=lambda c: c.rhythm, default=None)
     if best is not None:
         rest = min((c.rhythm for c in fitting if c.lag != best.lag), default=float("inf"))
-        # A single possible lag has nothing to be compared with: then its own fit must be good.
-        if best.rhythm <= _CLEARLY * rest if np.isfinite(rest) else best.rhythm <= 0.1 * gap:
+        if _is_unmistakable(best, rest, gap, min(len(reference.end), len(other.end))):
             if same_host and (clearest is None or clearest.lag != best.lag):
                 return Lag(None, "none", note="the rhythm and the clock of their common host contradict each other")
             return Lag(best.lag, "intervals", round(best.rhythm), round(best.offset))
-        nearest = _clearest([c for c in fitting if c.rhythm <= _PLAUSIBLE * best.rhythm], gap)
+        nearest = _clearest([c for c in fitting if c.rhythm <= _PLAUSIBLE * max(best.rhythm, _NOISE)], gap, same_host)
     else:
         nearest = clearest
     if nearest is None:
@@ -96,6 +97,15 @@ def find_lag(reference: Sequence, other: Sequence, *, same_host: bool) -> Lag:
         round(nearest.offset),
         "the rhythm fits several shifts; the one nearest by the hosts' clocks was taken",
     )
+
+
+def _is_unmistakable(best: _Candidate, rest: float, gap: float, shorter: int) -> bool:
+    """Does the rhythm alone decide? `rest` is the misfit of the next best lag, `shorter` the length of a sequence."""
+    if best.overlap < _DECIDING_SHARE * shorter:
+        return False  # a few collectives fit by chance
+    if not np.isfinite(rest):  # a single possible lag has nothing to be compared with: its own fit must be good
+        return best.rhythm <= 0.1 * gap
+    return rest >= _NOISE and best.rhythm <= _CLEARLY * rest
 
 
 def _by_number(reference: Sequence, other: Sequence) -> Lag:
@@ -136,10 +146,16 @@ def _typical_gap(reference: Sequence, other: Sequence) -> float:
     return float(np.median(gaps)) if len(gaps) else 0.0
 
 
-def _clearest(candidates: list[_Candidate], gap: float) -> _Candidate | None:
-    """The shift under which the spans coincide by the clocks, if no other one comes near."""
+def _clearest(candidates: list[_Candidate], gap: float, same_host: bool) -> _Candidate | None:
+    """The shift under which the spans coincide by the clocks, if no other one comes near.
+
+    Two hosts' clocks are believed up to a quarter of the distance of two collectives. On one host there is only one
+    clock, and ends differ by scheduling alone.
+    """
     ordered = sorted(candidates, key=lambda c: c.clock)
     if not ordered or ordered[0].clock > 0.25 * gap:
+        return None
+    if not same_host and abs(ordered[0].offset) > 0.25 * gap:
         return None
     if len(ordered) > 1 and ordered[0].clock > _CLEARLY * ordered[1].clock:
         return None

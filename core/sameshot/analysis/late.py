@@ -68,6 +68,7 @@ class Evidence(msgspec.Struct, frozen=True):
     collectives: int
     last: Ints  # how often each rank came last
     total_wait: Ints  # per rank, over all matched symmetric collectives
+    assumes_clocks: bool
 
 
 def gather(ranks: Sequence[RankSummary], matched: Sequence[Matched]) -> Evidence | None:
@@ -108,6 +109,7 @@ def gather(ranks: Sequence[RankSummary], matched: Sequence[Matched]) -> Evidence
         collectives=len(at),
         last=np.bincount(dur.argmin(axis=0), minlength=len(found.ranks)),
         total_wait=wait.sum(axis=1),
+        assumes_clocks=found.assumes_clocks,
     )
 
 
@@ -184,7 +186,8 @@ def _late_rank(
         if largest >= _COMPARABLE * lateness and evidence.source == "gloo":
             cause = likely
     steps = evidence.lateness.shape[1]
-    sure = lateness >= 2 * threshold and steady >= 0.9 and steps >= 2 * _LEAST_STEPS and excess is not None
+    clear = lateness >= 2 * threshold and steady >= 0.9 and steps >= 2 * _LEAST_STEPS
+    sure = clear and excess is not None and not evidence.assumes_clocks
     python = rank.untraced_python[0].name if cause is Cause.UNTRACED and rank.untraced_python else None
     name = rank.label if rank.identity.node is None else f"{rank.label} ({rank.identity.node})"
     every = "step" if evidence.per_step else "interval between synchronisations"
@@ -237,7 +240,9 @@ def _reason(
     contradicted: list[str],
 ) -> str:
     if named:
-        return f"Steady over {_units(evidence, 'matched ')}; a rank must be later than {ms(threshold)} to be named."
+        assumed = " This assumes that the hosts' clocks agree to well within a step." if evidence.assumes_clocks else ""
+        needed = f"a rank must be later than {ms(threshold)} to be named."
+        return f"Steady over {_units(evidence, 'matched ')}; {needed}{assumed}"
     if contradicted:
         return (
             f"{', '.join(contradicted)} came last steadily, but did no more work of its own "

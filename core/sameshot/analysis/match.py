@@ -36,6 +36,7 @@ class Matched(msgspec.Struct, frozen=True):
     start: Ints
     dur: Ints
     unmatched: Counter[str]  # signature → recorded, but not on all ranks
+    assumes_clocks: bool  # two hosts were matched by their clocks: an assumption
 
     @property
     def count(self) -> int:
@@ -97,7 +98,11 @@ def _match(
     assert best is not None
     reference, lags = best
     places = {reference: 0} | {index: lag.lag for index, lag in lags.items() if lag.lag is not None}
-    found = _cut(source, key, sequences, reference, dict(sorted(places.items())), list(numbers)) if places else None
+    assumes_clocks = any(
+        lag.method == "wall-clock" and not _same_host(ranks[reference], ranks[index]) for index, lag in lags.items()
+    )
+    places = dict(sorted(places.items()))
+    found = _cut(source, key, sequences, reference, places, list(numbers), assumes_clocks=assumes_clocks)
     alignments = [
         Alignment(
             stream=key,
@@ -107,12 +112,12 @@ def _match(
             lag=lag.lag,
             residual=lag.residual,
             clock_offset=lag.clock_offset,
-            matched=found.count if found is not None and lag.lag is not None else 0,
+            matched=found.count if lag.lag is not None else 0,
             note=lag.note,
         )
         for index, lag in sorted(lags.items())
     ]
-    return (found if found is not None and len(found.ranks) > 1 and found.count else None), alignments
+    return (found if len(found.ranks) > 1 and found.count else None), alignments
 
 
 def _aligned(lags: dict[int, Lag]) -> int:
@@ -124,7 +129,14 @@ def _same_host(one: RankSummary, other: RankSummary) -> bool:
 
 
 def _cut(
-    source: str, key: str, sequences: dict[int, Sequence], reference: int, places: dict[int, int], numbered: list[str]
+    source: str,
+    key: str,
+    sequences: dict[int, Sequence],
+    reference: int,
+    places: dict[int, int],
+    numbered: list[str],
+    *,
+    assumes_clocks: bool,
 ) -> Matched:
     """The part of each sequence that all aligned ranks have."""
     low = max(-lag for lag in places.values())
@@ -145,6 +157,7 @@ def _cut(
         start=np.stack([np.asarray(sequences[i].stream.start)[low + lag : high + lag] for i, lag in places.items()]),
         dur=np.stack([np.asarray(sequences[i].stream.dur)[low + lag : high + lag] for i, lag in places.items()]),
         unmatched=unmatched,
+        assumes_clocks=assumes_clocks,
     )
 
 

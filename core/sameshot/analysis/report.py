@@ -146,6 +146,8 @@ def _verdict_title(summary: Summary) -> str:
     found = summary.late
     if found.verdict is Verdict.NONE:
         return "No rank is late"
+    if summary.analysed_ranks < 2:
+        return "One rank, nothing to compare"
     if found.verdict is Verdict.UNKNOWN:
         return "Which rank is late can't be said"
     *others, last = (rank.label for rank in found.ranks)
@@ -207,12 +209,12 @@ def _legend(summary: Summary) -> list[Part]:
 def _tiles(summary: Summary) -> list[Tile]:
     tiles = []
     if (step := summary.step_time) is not None:
+        spread = f"8 of 10 between {ms(step.p10)} and {ms(step.p90)}; " if step.count >= 10 else ""
         tiles.append(
             Tile(
                 "step time",
                 ms(step.median),
-                f"median; 8 of 10 between {ms(step.p10)} and {ms(step.p90)}; {count(step.count, 'step')}, "
-                f"{count(summary.step_ranks, 'rank')}",
+                f"median; {spread}{count(step.count, 'step')}, {count(summary.step_ranks, 'rank')}",
             )
         )
     else:

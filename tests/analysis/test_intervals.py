@@ -1,0 +1,78 @@
+"""Time sets against a brute-force model that looks at every single nanosecond."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sameshot.analysis.intervals import Spans, self_segments, union
+
+END = 40
+spans = st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=12)
+
+
+def of(pairs: list[tuple[int, int]]) -> Spans:
+    return Spans.of([a for a, _ in pairs], [b for _, b in pairs])
+
+
+def moments(pairs: list[tuple[int, int]]) -> set[int]:
+    return {t for a, b in pairs for t in range(a, b)}
+
+
+def covered(found: Spans) -> set[int]:
+    return moments(list(zip(found.start.tolist(), found.end.tolist(), strict=True)))
+
+
+def assert_canonical(found: Spans) -> None:
+    assert (found.start < found.end).all()
+    assert (found.start[1:] > found.end[:-1]).all(), "spans must be disjoint, sorted and not even touch"
+
+
+@given(spans)
+def test_a_union_covers_each_moment_once(pairs: list[tuple[int, int]]) -> None:
+    found = of(pairs)
+    assert_canonical(found)
+    assert covered(found) == moments(pairs)
+    assert found.total == len(moments(pairs))
+
+
+@given(spans, spans)
+def test_set_operations_agree_with_sets_of_moments(one: list[tuple[int, int]], two: list[tuple[int, int]]) -> None:
+    a, b = of(one), of(two)
+    for found, wanted in (
+        (a & b, moments(one) & moments(two)),
+        (a - b, moments(one) - moments(two)),
+        (a | b, moments(one) | moments(two)),
+        (union((a, b, a)), moments(one) | moments(two)),
+    ):
+        assert_canonical(found)
+        assert covered(found) == wanted
+
+
+@given(spans, st.lists(st.integers(-3, END + 3), min_size=2, max_size=8))
+def test_time_between_edges_is_counted_exactly(pairs: list[tuple[int, int]], edges: list[int]) -> None:
+    edges = sorted(edges)
+    wanted = [len(moments(pairs) & set(range(a, b))) for a, b in itertools.pairwise(edges)]
+    assert of(pairs).within(edges).tolist() == wanted
+
+
+@given(st.lists(st.tuples(st.integers(0, END), st.integers(0, 15)), max_size=12))
+def test_every_covered_moment_of_a_thread_has_exactly_one_innermost_owner(raw: list[tuple[int, int]]) -> None:
+    start = np.asarray([a for a, _ in raw], dtype=np.int64)
+    end = start + np.asarray([d for _, d in raw], dtype=np.int64)
+    owner, begin, finish = self_segments(start, end)
+    pieces = [t for a, b in zip(begin.tolist(), finish.tolist(), strict=True) for t in range(a, b)]
+    assert len(pieces) == len(set(pieces)), "no moment twice"
+    for who, a, b in zip(owner.tolist(), begin.tolist(), finish.tolist(), strict=True):
+        assert start[who] <= a < b <= end[who]
+
+
+def test_a_parent_keeps_what_its_children_leave() -> None:
+    start, end = np.asarray([0, 10, 12, 30]), np.asarray([100, 20, 15, 40])
+    owner, begin, finish = self_segments(start, end)
+    mine = np.zeros(4, dtype=np.int64)
+    np.add.at(mine, owner, finish - begin)
+    assert mine.tolist() == [80, 7, 3, 10]
