@@ -137,7 +137,7 @@ def _read(run: Path) -> JobInfo | None:
                 archive=read.archive,
                 pid=read.pid,
                 started_at_ns=read.started_at_ns,
-                alive=_is_locked(run / LOCK_FILE, read.pid),
+                alive=is_locked(run / LOCK_FILE, read.pid),
                 run=run.name,
             )
     return None
@@ -147,8 +147,10 @@ def _read(run: Path) -> JobInfo | None:
 _FLOCK = struct.Struct("hhqqi4x")
 
 
-def _is_locked(lock: Path, pid: int) -> bool:
-    """Whether another process holds the lock: asked (F_GETLK), never tried, so that we can't be in anyone's way.
+def is_locked(lock: Path, pid: int) -> bool:
+    """Whether a process (`pid`, where it is known) holds the lock.
+
+    Asked (F_GETLK), never tried, so that we can't be in anyone's way.
 
     A process that opens and closes a file gives up its own record locks on it, so the run's own file is never opened
     from within the run.

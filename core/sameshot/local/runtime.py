@@ -18,7 +18,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from sameshot.client.local import JobInfo, runtime_root, write_job_file
+from sameshot.client.local import LOCK_FILE, JobInfo, is_locked, jobs, runtime_root, write_job_file
 from sameshot.errors import SameshotError
 
 
@@ -30,9 +30,9 @@ class RunFolder:
         self._lock_fd = lock_fd
 
     @classmethod
-    def create(cls, root: Path | None = None) -> RunFolder:
+    def create(cls) -> RunFolder:
         """Make and lock a new folder below the runtime root."""
-        base = root or runtime_root()
+        base = runtime_root()
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
         state = base.lstat()
         if state.st_uid != os.geteuid() or state.st_mode & 0o077 or not base.is_dir() or base.is_symlink():
@@ -40,9 +40,10 @@ class RunFolder:
                 f"The runtime directory {base} must be a directory of yours with mode 0700; mend it or set "
                 "SAMESHOT_RUNTIME_DIR to another one."
             )
+        _sweep(base)
         path = base / secrets.token_hex(4)
         path.mkdir(mode=0o700)
-        lock_fd = os.open(path / "alive.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        lock_fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.lockf(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return cls(path, lock_fd)
 
@@ -57,12 +58,7 @@ class RunFolder:
 
     def left_behind(self) -> list[Path]:
         """Trace bytes that never reached the archive."""
-        return sorted(
-            path
-            for spool in self.path.glob("spool-*")
-            for path in spool.rglob("*")
-            if path.is_file() and path.name.startswith(("raw.json", "stored"))
-        )
+        return _left_behind(self.path)
 
     def close(self, *, keep: bool) -> None:
         """Unlock, and remove the folder unless something in it is still worth having."""
@@ -70,3 +66,21 @@ class RunFolder:
             os.close(self._lock_fd)
         if not keep:
             shutil.rmtree(self.path, ignore_errors=True)
+
+
+def _sweep(base: Path) -> None:
+    """Remove what killed runs left, but never trace bytes, nor a folder whose workers still train."""
+    for ended in jobs(also_ended=True):
+        folder = base / ended.run
+        in_use = ended.alive or any(is_locked(lock, 0) for lock in folder.glob("n*/workers/*.lock"))
+        if not in_use and not _left_behind(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _left_behind(run: Path) -> list[Path]:
+    return sorted(
+        path
+        for spool in run.glob("spool-*")
+        for path in spool.rglob("*")
+        if path.is_file() and path.name.startswith(("raw.json", "stored"))
+    )

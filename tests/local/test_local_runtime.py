@@ -1,0 +1,116 @@
+"""Runtime directories of runs on one machine: private, found while they live, cleaned up when nothing is lost by it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sameshot.client.local import JobInfo, jobs
+from sameshot.errors import SameshotError, UsageError
+from sameshot.local.arming import armed_environment, node_dir
+from sameshot.local.runtime import RunFolder
+from sameshot.model import JobRef
+
+JOB = JobRef("local", "job", "u1")
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "rt"
+    monkeypatch.setenv("SAMESHOT_RUNTIME_DIR", str(folder))
+    return folder
+
+
+# A run whose process is killed: it announces itself, makes what the arguments name, and dies without cleaning up.
+KILLED = """
+import os, sys
+from pathlib import Path
+from sameshot.client.local import JobInfo
+from sameshot.local.runtime import RunFolder
+from sameshot.model import JobRef
+run = RunFolder.create()
+job = JobRef("local", "killed", "u0")
+run.announce(JobInfo(job=job, series="s", coordinator="unix:/x", archive="/a", pid=os.getpid()))
+for name in sys.argv[1:]:
+    (run.path / name).parent.mkdir(parents=True, exist_ok=True)
+    (run.path / name).write_text("x")
+print(run.path, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+# A worker that still trains: it holds its record lock until its standard input closes.
+WORKER = """
+import fcntl, sys
+lock = open(sys.argv[1], "w")
+fcntl.lockf(lock, fcntl.LOCK_EX)
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def killed_run(*files: str) -> Path:
+    done = subprocess.run([sys.executable, "-c", KILLED, *files], capture_output=True, text=True, check=False)
+    assert done.returncode == -9, done.stderr
+    return Path(done.stdout.strip())
+
+
+def test_the_next_run_removes_what_a_killed_one_left(root: Path) -> None:
+    left = killed_run("agent-0.log")
+    assert left.is_dir()
+    RunFolder.create().close(keep=False)
+    assert not left.exists()
+
+
+def test_trace_bytes_that_never_reached_the_archive_are_never_removed(root: Path) -> None:
+    left = killed_run("spool-n0/captures/c/t/raw.json")
+    run = RunFolder.create()
+    assert (left / "spool-n0/captures/c/t/raw.json").read_text() == "x"
+    run.close(keep=False)
+
+
+def test_a_killed_run_whose_worker_still_trains_keeps_its_folder_until_the_worker_ends(root: Path) -> None:
+    left = killed_run("n0/workers/w.lock")
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(left / "n0/workers/w.lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"locked\n"
+        RunFolder.create().close(keep=False)
+        assert left.is_dir()
+        worker.communicate()
+    RunFolder.create().close(keep=False)
+    assert not left.exists()
+
+
+def test_a_living_run_is_found_and_another_run_does_not_touch_it(root: Path) -> None:
+    first = RunFolder.create()
+    first.announce(JobInfo(job=JOB, series="s", coordinator="unix:/x", archive="/a", pid=os.getpid()))
+    second = RunFolder.create()
+    assert [info.run for info in jobs()] == [first.path.name]
+    second.close(keep=False)
+    assert first.path.is_dir()
+    first.close(keep=False)
+    assert jobs() == []
+
+
+def test_a_runtime_directory_that_others_may_enter_is_refused(root: Path) -> None:
+    root.mkdir(mode=0o755)
+    with pytest.raises(SameshotError, match="0700"):
+        RunFolder.create()
+
+
+def test_a_node_directory_too_long_for_kineto_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="SAMESHOT_RUNTIME_DIR"):
+        node_dir(tmp_path / ("x" * 50), 0)
+
+
+def test_arming_twice_changes_nothing_and_keeps_the_users_own_python_path(tmp_path: Path) -> None:
+    once = armed_environment({"PYTHONPATH": "/mine"}, job=JOB, node="n", folder=tmp_path)
+    assert once["PYTHONPATH"].split(os.pathsep)[1:] == ["/mine"]
+    assert armed_environment(once, job=JOB, node="n", folder=tmp_path) == once
