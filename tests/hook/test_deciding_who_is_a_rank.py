@@ -10,6 +10,7 @@ from sameshot.hook import PAYLOAD
 
 sys.path.insert(0, str(PAYLOAD))
 import _sameshot_arm as arm
+import _sameshot_rank as ranks
 
 TRAIN = ["python", "-u", "train.py", "--lr", "0.1"]
 SPAWN = [
@@ -33,7 +34,7 @@ FIVE = {"rank": 5, "local_rank": 1, "world_size": 8, "local_world_size": 4}
 def decide(
     env: dict[str, str], argv: list[str] = TRAIN, ancestors: tuple[list[str], ...] = ()
 ) -> dict[str, int | None] | None:
-    decided: dict[str, int | None] | None = arm.decide({"SAMESHOT_ARMED": "1"} | env, argv, lambda: ancestors)
+    decided: dict[str, int | None] | None = ranks.decide({"SAMESHOT_ARMED": "1"} | env, argv, lambda: ancestors)
     return decided
 
 
@@ -43,7 +44,7 @@ def test_the_rank_is_taken_from_whoever_started_the_process(env: dict[str, str])
 
 
 def test_without_the_marker_nothing_is_a_candidate() -> None:
-    assert arm.decide(TORCHRUN, TRAIN, lambda: ()) is None
+    assert ranks.decide(TORCHRUN, TRAIN, lambda: ()) is None
 
 
 def test_without_any_rank_nothing_is_a_candidate() -> None:

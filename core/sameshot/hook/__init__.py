@@ -5,8 +5,9 @@ imports nothing of ours: identity leaves the process only as a registration file
 
     sitecustomize.py      sees the marker, installs the import hook, runs the next sitecustomize as if we weren't there
     _sameshot_import.py   stays in front of `import torch` until torch has really executed
-    _sameshot_arm.py      decides, registers, sets Kineto's environment; loaded only where torch is imported with a rank
-    _sameshot_exit.py     holds the interpreter's exit while a trace is being written; loaded at exit
+    _sameshot_rank.py     decides whether this process is a rank; loaded only where torch is imported with a sign of one
+    _sameshot_arm.py      registers the rank and sets Kineto's environment
+    _sameshot_later.py    the worker joins its process group, and its exit waits while a trace is being written
 
 What arming writes into the environment, and the hook reads:
 

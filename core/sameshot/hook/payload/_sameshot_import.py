@@ -129,7 +129,11 @@ class Finder:
         worker = None
         if any(name in os.environ for name in _HINTS):
             try:
-                worker = load("_sameshot_arm").arm()
+                rank = load("_sameshot_rank")
+                ancestors = rank.ancestor_pids()
+                claimed = rank.claim(ancestors)
+                if claimed is not None:
+                    worker = load("_sameshot_arm").arm(claimed, ancestors)
             except Exception as error:
                 complain(error)
         if worker is not None:

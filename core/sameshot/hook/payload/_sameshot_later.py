@@ -1,4 +1,4 @@
-"""Holds the interpreter's exit while Kineto still records or writes this worker's trace.
+"""What a registered worker does once torch is there: it joins its process group, and one day it ends.
 
 Tearing torch down under a running recording crashes the process (measured: 6 of 11 exits on torch 2.13.0). Kineto
 creates `trace_<pid>.json.tmp` when it accepts a request and renames it when the trace is complete; until then the exit
@@ -15,13 +15,42 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from sameshot.hook.payload import _sameshot_import as hook
+    from sameshot.hook.payload._sameshot_arm import Worker
 else:
     import _sameshot_import as hook
 
 _QUIET_S = 0.2  # an answer that Kineto has just read becomes a `.tmp` within this (parsing takes milliseconds)
 _STEP_S = 0.02
 _CLOCK_SLACK_NS = 2_000_000_000  # file times may be coarser than the clock
+
+
+def joined(worker: Worker, c10d: Any) -> None:
+    """`init_process_group` returned: what it observed overrides what the environment said."""
+    rank, world_size = c10d.get_rank(), c10d.get_world_size()
+    if rank < 0 or world_size <= 0:
+        return  # not a member
+    local_rank = worker.record["local_rank"]
+    if local_rank is None:  # mp.spawn: nobody says which of the node's workers this is, unless the script does
+        stated = os.environ.get("LOCAL_RANK", "")
+        local_rank = int(stated) if stated.isdigit() else rank % (worker.record["local_world_size"] or world_size)
+    groups = [str(name) for name in c10d._world.pg_names.values()]
+    worker.save(phase="confirmed", rank=rank, local_rank=local_rank, world_size=world_size, groups=groups)
+
+
+def leave(worker: Worker) -> None:
+    """At exit: nothing more may be dispatched here, and what is being written gets its time."""
+    try:
+        worker.save(phase="exiting")
+    except OSError as error:
+        hook.complain(error)  # unseen, but still worth waiting for
+    limit = float(os.environ.get("SAMESHOT_EXIT_WAIT_S") or 30)
+    own = (worker.record["container"], str(worker.record["local_rank"]))
+    if limit > 0:
+        with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: the exit goes on
+            hold(worker.directory, own, worker.record["registered_at_ns"], limit)
 
 
 def hold(directory: str, own: tuple[str, str], since_ns: int, limit_s: float) -> bool:
