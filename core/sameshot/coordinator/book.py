@@ -19,7 +19,7 @@ from sameshot.api.views import CaptureView
 from sameshot.coordinator.capture import CaptureRun, Request
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import CoordinatorConfig
-from sameshot.coordinator.links import AgentLink, Roster, ask_all
+from sameshot.coordinator.links import AgentLink, Roster, ask_most
 from sameshot.coordinator.publish import Publisher
 from sameshot.coordinator.receipt import Receipts
 from sameshot.coordinator.slot import Slot
@@ -188,10 +188,10 @@ class Book:
         asked = [
             each for each in self.roster.links() if each.answers or (each.answered_at is None and not each.trouble)
         ]
-        answers = await ask_all(asked, lambda link: self._knows(link, capture_id))
-        if any(answer is True for answer in answers.values()):
+        answers = await ask_most(asked, lambda link: self._knows(link, capture_id))
+        if any(answers.values()):
             return self._lost(capture_id, caller, request_key, n), frozenset()
-        return None, frozenset(address for address, answer in answers.items() if answer is False)
+        return None, frozenset(answers)
 
     async def _knows(self, link: AgentLink, capture_id: str) -> bool:
         return bool(await link.known_captures([capture_id], self.timings.lookup_s))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -197,6 +198,41 @@ async def ask_all(
     asked = list(links)
     answers = await asyncio.gather(*(one(link) for link in asked))
     return {link.address: answer for link, answer in zip(asked, answers, strict=True)}
+
+
+async def ask_most(
+    links: Iterable[AgentLink], question: Callable[[AgentLink], Awaitable[Answer]], quiet_s: float = 0.1
+) -> dict[str, Answer]:
+    """Ask all at once, and wait for as long as answers keep coming.
+
+    Once half of the questions have ended and then nothing more has come for a moment (`quiet_s`, or a fifth of the time
+    that it took so far), whoever is left is left out: a few dead nodes cost nearly nothing. Each question must have a
+    timeout of its own.
+    """
+    tasks = {asyncio.ensure_future(question(link)): link.address for link in links}
+    began = last = time.monotonic()
+    ended = 0
+
+    def count(_: object) -> None:
+        nonlocal ended, last
+        ended, last = ended + 1, time.monotonic()
+
+    for task in tasks:
+        task.add_done_callback(count)
+    try:
+        while ended < len(tasks):
+            moment = max(quiet_s, (last - began) / 5)
+            if ended * 2 >= len(tasks) and time.monotonic() - last >= moment:
+                break
+            await asyncio.wait(tasks, timeout=moment / 2)
+    finally:
+        late = [task for task in tasks if not task.done()]
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+    return {
+        address: task.result() for task, address in tasks.items() if not task.cancelled() and task.exception() is None
+    }
 
 
 async def _quietly(call: Awaitable[object]) -> None:

@@ -42,9 +42,7 @@ class TargetSet:
         for registration in registrations:
             fact = TargetFact(registration.target_id, registration.identity)
             mine[fact.target_id] = Track(fact, address, deadlines, self._changed())
-        self._tracks = sorted(
-            (track for tracks in self._by_agent.values() for track in tracks.values()), key=lambda t: by_rank(t.fact)
-        )
+            self._tracks.append(mine[fact.target_id])
 
     def close(self, planned: Iterable[Planned], deadlines: Deadlines) -> None:
         """From now on the set is exactly the plan's; what was observed meanwhile about its targets is kept."""
@@ -101,7 +99,8 @@ class TargetSet:
     @property
     def facts(self) -> tuple[TargetFact, ...]:
         """Sorted by rank."""
-        return tuple(track.fact for track in self._tracks)
+        facts = (track.fact for track in self._tracks)
+        return tuple(facts) if self.closed else tuple(sorted(facts, key=by_rank))
 
     def since(self, revision: int) -> tuple[TargetFact, ...]:
         """What changed after that revision."""
