@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -34,6 +35,7 @@ class Rates:
     def __init__(self, spool: Path) -> None:
         self._path = spool / "rates.json"
         self._rates: dict[str, Rate] = {}
+        self._lock = threading.Lock()
 
     def load(self) -> None:
         try:
@@ -51,14 +53,15 @@ class Rates:
         """Remember the largest rank of the last capture. Losing this file costs nothing but precision."""
         key = _key(record.job, record.spec)
         seen = Rate(record.capture_id, size / record.spec.duration_ms)
-        known = self._rates.get(key)
-        if known and known.capture_id == record.capture_id and known.bytes_per_ms >= seen.bytes_per_ms:
-            return
-        self._rates[key] = seen
-        try:
-            safefs.write_atomically(self._path, msgspec.json.encode(self._rates), durable=False)
-        except OSError as error:
-            log.warning("rates not written path=%s why=%r", self._path, str(error))
+        with self._lock:
+            known = self._rates.get(key)
+            if known and known.capture_id == record.capture_id and known.bytes_per_ms >= seen.bytes_per_ms:
+                return
+            self._rates[key] = seen
+            try:
+                safefs.write_atomically(self._path, msgspec.json.encode(self._rates), durable=False)
+            except OSError as error:
+                log.warning("rates not written path=%s why=%r", self._path, str(error))
 
 
 class Demand(msgspec.Struct, frozen=True):

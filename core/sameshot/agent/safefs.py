@@ -143,7 +143,7 @@ def kind_of(mode: int) -> str:
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool) -> None:
-    """Replace `path` as a whole. `durable`: it survives a power failure, at the price of waiting for the disk."""
+    """Replace `path` as a whole; one writer at a time. `durable` waits for the disk and survives a power failure."""
     scratch = path.with_name(f".{path.name}.tmp")
     fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
