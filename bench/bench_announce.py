@@ -3,8 +3,8 @@
     python bench/bench_announce.py [--files 200] [--megabytes 600]
 
 One agent in a process of its own, with its default period (0.2 s), the real broker and two verifying processes. First
-nothing else is going on, then two large traces are being read all the time while the same number of small ones appears at
-random moments. The target is p99 ≤ 0.5 s under load; an unhindered announcer needs one period and one look at worst.
+nothing else is going on; then two large traces are being read all the time, while as many small ones appear at random
+moments. The target is p99 ≤ 0.5 s under load; an unhindered announcer needs one period and one look at worst.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ async def test_an_agent_killed_while_verifying_goes_on_when_it_is_back(lab: Lab)
             assert (fact.state, fact.announced_bytes) == (TargetState.ANNOUNCED, size)
             verifiers = agent.verifiers()
             assert verifiers
+        for each in verifiers:
+            each.suspend()  # it can neither finish nor see that its input ended
         agent.kill()
         # Nobody may go on writing into the spool that the next agent owns.
         await until(lambda: not any(_runs(each) for each in verifiers), "the end of the verifiers")
