@@ -1,9 +1,8 @@
 """A small model of a gloo DDP job that writes the traces its ranks would record.
 
 Each rank fetches, computes, issues an all_reduce per bucket, waits for all others, and steps its optimizer. Work times
-jitter; a rank can be planted slow. What ends up in a trace follows what was measured on real ones: gloo spans on worker threads
-without group or number, no event for a sleeping main thread, windows that begin at different collectives, a span in
-flight at the end cut off.
+jitter; a rank can be planted slow. The traces follow what was measured on real ones: gloo spans on worker threads
+without group or number, no event for a sleeping main thread, windows that begin at different collectives.
 """
 
 from __future__ import annotations

@@ -88,7 +88,8 @@ def findings(summary: Summary) -> list[str]:
             f"{name} ({m.reason})" for name, m in zip(summary.missing_ranks, summary.missing, strict=True)
         )
         found.append(
-            f"{len(summary.missing)} of {summary.expected_ranks} ranks have no verified trace: {names}; "
+            f"{len(summary.missing)} of {count(summary.expected_ranks, 'rank')} "
+            f"{'has' if len(summary.missing) == 1 else 'have'} no verified trace: {names}; "
             f"all numbers rest on the other {summary.analysed_ranks}"
         )
     found += [_late_sentence(summary, index) for index in range(len(summary.late.ranks))]

@@ -13,6 +13,9 @@ from sameshot.analysis import names
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.summary import Confidence, StepMethod, Steps
 
+_LEAST_TO_PAIR = 8  # gaps; uneven steps look like pairs by chance in fewer
+_CLEARLY_LONGER = 1.5
+
 Mark = tuple[int, int, str]  # start, end, name
 
 
@@ -49,26 +52,34 @@ def _from_optimizers(optimizers: dict[str, list[int]], backward: Ints) -> Steps:
     if len(merged) > 1:
         confidence = Confidence.MEDIUM
         remarks.append(f"{len(merged)} optimizers ({', '.join(sorted(merged))}): {name} was counted")
-    gaps = np.diff(np.asarray(edges, dtype=np.int64))
+    moments = np.asarray(edges, dtype=np.int64)
+    gaps: Ints = moments[1:] - moments[:-1]
     if len(gaps) < 2:
         return _unknown(f"The window holds {len(edges)} optimizer step(s): fewer than two whole training steps.")
-    if len(gaps) >= 4:
-        even, odd = float(np.median(gaps[::2])), float(np.median(gaps[1::2]))
-        apart = abs(even - odd)
-        spread = max(float(np.ptp(gaps[::2])), float(np.ptp(gaps[1::2])))
-        if apart > 0.3 * max(even, odd) and apart > 2 * spread:
-            edges = edges[::2]
-            confidence = Confidence.LOW
-            remarks.append("long and short gaps take turns, so two optimizer calls were counted as one step")
-    else:
+    if len(gaps) < 4:
         confidence = min(confidence, Confidence.MEDIUM, key=_RANKING.index)
         remarks.append("only a few steps fit into the window")
+    if _take_turns(gaps):
+        confidence = Confidence.LOW
+        if len(gaps) >= _LEAST_TO_PAIR:
+            edges = edges[::2]
+            remarks.append("long and short gaps take turns, so two optimizer calls were counted as one step")
+        else:
+            remarks.append("long and short gaps take turns: these may be two optimizers")
     if len(edges) < 3:
         return _unknown("The window holds fewer than two whole training steps.")
     note = "Steps are inferred from the ends of Optimizer.step"
     return Steps(
         StepMethod.OPTIMIZER, confidence, f"{note} ({'; '.join(remarks)})." if remarks else f"{note}.", tuple(edges)
     )
+
+
+def _take_turns(gaps: Ints) -> bool:
+    """Is every second gap clearly longer than all others? So few steps as fit into a window do that by chance, too."""
+    if len(gaps) < 3:
+        return False
+    even, odd = gaps[::2], gaps[1::2]
+    return bool(even.min() > _CLEARLY_LONGER * odd.max() or odd.min() > _CLEARLY_LONGER * even.max())
 
 
 def _merge(ends: list[int], backward: Ints) -> list[int]:
