@@ -48,8 +48,6 @@ def capture(
     activities: Annotated[str, typer.Option(help="Comma-separated: cpu, cuda, xpu, mtia.")] = "cpu,cuda",
     with_stack: Annotated[bool, typer.Option("--with-stack", help="Record Python functions (large traces).")] = False,
     record_shapes: Annotated[bool, typer.Option("--record-shapes", help="Record operator input shapes.")] = False,
-    profile_memory: Annotated[bool, typer.Option("--profile-memory", help="Record allocations.")] = False,
-    with_flops: Annotated[bool, typer.Option("--with-flops", help="Estimate FLOPs of operators.")] = False,
     warmup: Annotated[str, typer.Option(help="Profiler warm-up before the window, whole seconds.")] = "1s",
     start_in: Annotated[
         str | None, typer.Option(help="Open the window this long from now; default: as soon as all can.")
@@ -70,8 +68,6 @@ def capture(
             "activities": [name.strip() for name in activities.split(",") if name.strip()],
             "with_stack": with_stack,
             "record_shapes": record_shapes,
-            "profile_memory": profile_memory,
-            "with_flops": with_flops,
             "warmup_ms": milliseconds(warmup),
             "start_delay_ms": None if start_in is None else milliseconds(start_in),
         }
