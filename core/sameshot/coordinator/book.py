@@ -25,6 +25,7 @@ from sameshot.coordinator.receipt import Receipts
 from sameshot.coordinator.slot import Slot
 from sameshot.errors import ManifestError, RequestKeyConflict, TryAgain, UnknownCapture, UsageError
 from sameshot.model import CaptureSpec, CaptureState, keyed_capture_id, unkeyed_capture_id
+from sameshot.profiler.config import check_spec
 
 _ID = re.compile(r"[0-9a-f]{32}")
 _MAX_KEY = 512
@@ -142,6 +143,7 @@ class Book:
     # ---- starting
 
     def _begin(self, request: Request, strangers: frozenset[str] | None) -> CaptureRun:
+        check_spec(request.spec)
         now = self.clock.monotonic()
         self._policy.check(
             request.spec,
