@@ -83,12 +83,14 @@ class Fault(enum.Enum):
 
     UNAVAILABLE = "answer 503 without forwarding"
     DENIED = "answer 403 without forwarding"
+    BAD_REQUEST = "answer 400 without forwarding"
     CONFLICT = "answer 409 without forwarding"
     SLOW = "wait `delay_s`, then forward"
     CUT = "reset the connection after half of the body"
     LOST_ANSWER = "forward, then reset the connection instead of answering"
     SHORT_ANSWER = "forward, then reset the connection after half of the answer's body"
     FLIP = "flip one bit of the body and forward it"
+    HALVE = "forward only the first half of the body"
     FLIP_ANSWER = "flip one bit of the answer's body"
 
 
@@ -195,6 +197,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._answer(403, b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>")
         if fault is Fault.CONFLICT:
             return self._answer(409, b"<Error><Code>ConditionalRequestConflict</Code></Error>")
+        if fault is Fault.BAD_REQUEST:
+            return self._answer(400, b"<Error><Code>InvalidRequest</Code><Message>no such region</Message></Error>")
+        if fault is Fault.HALVE:
+            body = body[: size // 2]
         if fault is Fault.FLIP:
             body = _flip(body)
         if self.owner.checks_digests and "x-amz-checksum-sha256" in headers:
@@ -227,7 +233,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         target = urlsplit(self.owner.upstream)
         connection = http.client.HTTPConnection(target.hostname or "", target.port, timeout=60)
         try:
-            kept = {name: value for name, value in headers.items() if name not in _HOP_BY_HOP | {"host"}}
+            kept = {n: v for n, v in headers.items() if n not in _HOP_BY_HOP | {"host", "content-length"}}
             connection.request(self.command, self.path, body=body, headers=kept)
             answer = connection.getresponse()
             return answer.status, answer.reason, answer.getheaders(), answer.read()

@@ -63,21 +63,35 @@ def _again(error: Exception) -> bool:
 class S3Backend:
     def __init__(self, bucket: str, prefix: str, url: str, deadline_s: float) -> None:
         self._url = url
-        options: ClientConfig = {"timeout": timedelta(seconds=attempt_limit_s(deadline_s))}
-        if any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
-            options["allow_http"] = True
-        config: dict[str, Any] = {"prefix": prefix or None, "checksum_algorithm": "SHA256", "conditional_put": "etag"}
-        patient: RetryConfig = {
-            "max_retries": 100,
-            "retry_timeout": timedelta(seconds=min(240, deadline_s * 0.75)),  # longer might outlive the credentials
-            "backoff": {
-                "init_backoff": timedelta(milliseconds=100),
-                "max_backoff": timedelta(seconds=min(5, deadline_s / 10)),
-                "base": 2,
-            },
+        self._bucket = bucket
+        self._config: dict[str, Any] = {
+            "prefix": prefix or None,
+            "checksum_algorithm": "SHA256",
+            "conditional_put": "etag",
         }
-        self._patient = S3Store(bucket, client_options=options, retry_config=patient, **config)
-        self._plain = S3Store(bucket, client_options=options, retry_config={"max_retries": 0}, **config)
+        self._options: ClientConfig = {}
+        if any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
+            self._options["allow_http"] = True
+        self._plain = self._store(deadline_s, {"max_retries": 0})
+
+    def _store(self, deadline_s: float, retry: RetryConfig) -> S3Store:
+        options: ClientConfig = {**self._options, "timeout": timedelta(seconds=attempt_limit_s(deadline_s))}
+        return S3Store(self._bucket, client_options=options, retry_config=retry, **self._config)
+
+    def _patient(self, deadline_s: float) -> S3Store:
+        """A store that repeats single requests; it gives up a little earlier than `deadline_s`, to say why."""
+        return self._store(
+            deadline_s,
+            {
+                "max_retries": 100,
+                "retry_timeout": timedelta(seconds=min(240, deadline_s * 0.7)),  # longer might outlive the credentials
+                "backoff": {
+                    "init_backoff": timedelta(milliseconds=100),
+                    "max_backoff": timedelta(seconds=min(5, deadline_s / 10)),
+                    "base": 2,
+                },
+            },
+        )
 
     def uri(self, key: str) -> str:
         return f"{self._url}/{key}"
@@ -85,16 +99,16 @@ class S3Backend:
     async def put_file(self, key: str, path: Path, size: int, sha256: str, deadline_s: float) -> None:
         what = f"Uploading {path} to {self.uri(key)}"
 
+        store = self._patient(deadline_s)
+
         async def upload() -> None:
             source = _Source(path, size, sha256)
             if size <= _PART:
-                await obstore.put_async(self._patient, key, await source.whole(), use_multipart=False)
+                await obstore.put_async(store, key, await source.whole(), use_multipart=False)
             else:
                 part = max(_PART, -(-size // _MAX_PARTS))
-                await obstore.put_async(
-                    self._patient, key, source.blocks(), chunk_size=part, max_concurrency=_PARALLEL_PARTS
-                )
-            stored = (await obstore.head_async(self._patient, key))["size"]
+                await obstore.put_async(store, key, source.blocks(), chunk_size=part, max_concurrency=_PARALLEL_PARTS)
+            stored = (await obstore.head_async(store, key))["size"]
             if stored != size:
                 raise StorageError(f"{self.uri(key)} has {stored} bytes after the upload of {size}; {path} is kept.")
 
