@@ -1,0 +1,82 @@
+"""A rank that is killed inside the window fails alone and at once; what its launcher does to the others is told too."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from live import LiveJob, running_job, wait_for
+
+from sameshot.api.views import CaptureView
+from sameshot.model import CaptureState, FailureReason, TargetFact, TargetState
+from sameshot.trace.check import check_capture, locate
+
+pytestmark = pytest.mark.live
+
+# The announce deadline lies more than 30 s behind the window's end; a lock that nobody holds tells much sooner.
+SECONDS = 6.0
+
+
+def kill_inside_the_window(job: LiveJob, view: CaptureView, rank: int) -> float:
+    """SIGKILL once the rank records; returns when."""
+    recording = job.wait_until(view, TargetState.CONSUMED)
+    assert recording.start_at_ns is not None
+    begun = recording.start_at_ns + 200_000_000
+    wait_for(lambda: time.time_ns() > begun, "the window has begun")
+    victim = recording.targets[rank].identity
+    assert victim.rank == rank
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    return time.time()
+
+
+def failed_at(job: LiveJob, view: CaptureView, fact: TargetFact) -> float:
+    return job.journal(view)["failed", fact.target_id]
+
+
+def test_the_others_are_delivered_and_the_capture_is_partial(tmp_path: Path) -> None:
+    # Started one by one, without collectives: neither a launcher nor gloo ends the others.
+    with running_job(tmp_path, launcher="none", script_args=("--apart",)) as job:
+        terminal = job.sameshot("capture", "--duration", "2s", "--activities", "cpu", "--key", "kill", "--wait")
+        with job.local.client() as client:
+            wait_for(lambda: client.captures(), "the capture has begun")
+            (view,) = client.captures()
+        killed_at = kill_inside_the_window(job, view, rank=3)
+        said, _ = terminal.communicate(timeout=90)
+        ended = job.get(view)
+        took_s = failed_at(job, view, ended.targets[3]) - killed_at
+        report = check_capture(*locate(str(job.folder_of(view))))
+
+    assert terminal.returncode == 3, said
+    assert ended.state is CaptureState.PARTIAL
+    assert ended.published
+    *others, victim = ended.targets
+    assert [fact.state for fact in others] == [TargetState.ARCHIVED] * 3
+    assert victim.failure is not None
+    assert victim.failure.reason is FailureReason.WORKER_EXITED
+    assert victim.failure.last_state is TargetState.CONSUMED
+    assert took_s < SECONDS
+    assert "WORKER_EXITED" in said
+    assert [target.files for target in report.targets] == [1, 1, 1, 0]
+
+
+@pytest.mark.full
+def test_under_torchrun_every_rank_ends_with_a_trace_or_with_its_reason(tmp_path: Path) -> None:
+    # torchrun's agent ends the victim's neighbour; on the other node the next collective raises.
+    with running_job(tmp_path) as job:
+        view = job.start(duration_ms=2000)
+        killed_at = kill_inside_the_window(job, view, rank=3)
+        ended = job.wait(view)
+        took_s = failed_at(job, view, ended.targets[3]) - killed_at
+
+    assert ended.state in (CaptureState.PARTIAL, CaptureState.FAILED)
+    assert ended.targets[3].failure is not None
+    assert ended.targets[3].failure.reason is FailureReason.WORKER_EXITED
+    assert took_s < SECONDS
+    for fact in ended.targets:
+        assert fact.artifact is not None or fact.failure is not None
+        if fact.failure is not None:
+            assert fact.failure.reason is FailureReason.WORKER_EXITED, fact
