@@ -77,18 +77,21 @@ class GlooJob:
                 backward = "autograd::engine::evaluate_function: AddmmBackward0"
                 events[rank].append(span(backward, clock[rank], work - forward))
                 clock[rank] += work - forward
-            for bucket in range(self.buckets):
-                starts = {}
+            # All buckets are issued before anybody waits: they are in flight together, on two worker threads.
+            starts = [
+                {rank: clock[rank] + 0.1 + 0.3 * bucket + hiccup() * 0.2 for rank in range(self.ranks)}
+                for bucket in range(self.buckets)
+            ]
+            for bucket, began in enumerate(starts):
+                done = max(began.values()) + self.transfer * (bucket + 1)
                 for rank in range(self.ranks):
-                    events[rank].append(span("c10d::allreduce_", clock[rank], 0.2))
-                    starts[rank] = clock[rank] + 0.1 + hiccup() * 0.2
-                done = max(starts.values()) + self.transfer
-                for rank in range(self.ranks):
+                    events[rank].append(span("c10d::allreduce_", clock[rank] + 0.3 * bucket, 0.2))
                     end = done + dice.uniform(0, self.skew)
                     lane = 100 + (step * self.buckets + bucket) % 2
-                    gloo = span("gloo:all_reduce", starts[rank], end - starts[rank], cat="user_annotation", tid=lane)
-                    events[rank].append(gloo)
-                    clock[rank] = end
+                    length = end - began[rank]
+                    events[rank].append(span("gloo:all_reduce", began[rank], length, cat="user_annotation", tid=lane))
+                    if bucket == self.buckets - 1:
+                        clock[rank] = end
             for rank in range(self.ranks):
                 if self.optimizer:
                     events[rank].append(span(OPTIMIZER, clock[rank] + 0.1, 0.8, cat="user_annotation"))

@@ -90,6 +90,14 @@ def test_another_valid_trace_in_its_place_is_refused(tmp_path: Path) -> None:
         analyze(str(manifest), None)
 
 
+def test_the_same_trace_packed_differently_is_refused(tmp_path: Path) -> None:
+    manifest = archive(tmp_path / "capture", LATE.traces())
+    stored = manifest.parent / "rank3.json.gz"
+    stored.write_bytes(gzip.compress(gzip.decompress(stored.read_bytes()), 9, mtime=0))
+    with pytest.raises(VerificationFailed, match="rank 3"):
+        analyze(str(manifest), None)
+
+
 def test_the_decoded_bytes_are_compared_too(tmp_path: Path) -> None:
     path = archive(tmp_path / "capture", LATE.traces())
     manifest = decode(path.read_bytes())

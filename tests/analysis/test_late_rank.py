@@ -175,6 +175,41 @@ def test_one_disastrous_step_is_not_a_late_rank(tmp_path: Path) -> None:
     assert found.verdict is Verdict.NONE
 
 
+def test_the_more_the_others_vary_the_more_it_takes_to_be_named(tmp_path: Path) -> None:
+    ranks = mapped(tmp_path, GlooJob(seed=6, late={1: 12.0}))
+    evidence = late.gather(ranks, match_streams(ranks)[0])
+    assert evidence is not None
+    calm = late.judge(ranks, evidence, cross_rank=True)
+    assert [rank.rank for rank in calm.ranks] == [1]
+    restless = evidence.lateness.copy()
+    restless[[0, 2, 3], ::2] += 10_000_000
+    restless[[0, 2, 3], 1::2] -= 10_000_000
+    found = late.judge(ranks, msgspec.structs.replace(evidence, lateness=restless), cross_rank=True)
+    assert found.threshold is not None
+    assert calm.threshold is not None
+    assert found.threshold > 2 * calm.threshold
+    assert found.verdict is Verdict.NONE
+
+
+def test_steadily_a_little_later_is_not_late(tmp_path: Path) -> None:
+    summary = analysed(tmp_path, GlooJob(seed=1, late={1: 5.5}, jitter=0.3))
+    assert summary.late.verdict is Verdict.NONE
+    row = summary.ranks[1]
+    assert row.lateness_per_step is not None
+    assert row.lateness_per_step > 4e6, "it is shown, but it makes no verdict"
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_matched_really_happened_at_the_same_time(tmp_path: Path, seed: int) -> None:
+    ranks = mapped(tmp_path, GlooJob(seed=seed, jitter=6.0, skip={0: 3, 2: 1, 3: 5}, buckets=1 + seed % 2))
+    (matched,), alignments = match_streams(ranks)
+    begins = np.asarray([rank.window_start_ns for rank in ranks])[list(matched.ranks), None]
+    starts = matched.start + begins
+    assert (starts.max(axis=0) < (starts + matched.dur).min(axis=0)).all()
+    assert matched.count == 20 * (1 + seed % 2), "everything that all four recorded"
+    assert {alignment.lag for alignment in alignments} != {0}
+
+
 def test_windows_without_common_time_are_not_compared(tmp_path: Path) -> None:
     job = GlooJob(seed=1, late={2: 30.0}, shift={3: 60_000.0})
     summary = analysed(tmp_path, job)
