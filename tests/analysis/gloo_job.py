@@ -78,10 +78,13 @@ class GlooJob:
                 events[rank].append(span(backward, clock[rank], work - forward))
                 clock[rank] += work - forward
             # All buckets are issued before anybody waits: they are in flight together, on two worker threads.
-            starts = [
-                {rank: clock[rank] + 0.1 + 0.3 * bucket + hiccup() * 0.2 for rank in range(self.ranks)}
-                for bucket in range(self.buckets)
-            ]
+            # The threads take them from one queue, so they begin in the order of issue.
+            starts: list[dict[int, float]] = []
+            for bucket in range(self.buckets):
+                issued = {rank: clock[rank] + 0.1 + 0.3 * bucket + hiccup() * 0.2 for rank in range(self.ranks)}
+                if bucket:
+                    issued = {rank: max(at, starts[-1][rank] + 0.05) for rank, at in issued.items()}
+                starts.append(issued)
             for bucket, began in enumerate(starts):
                 done = max(began.values()) + self.transfer * (bucket + 1)
                 for rank in range(self.ranks):

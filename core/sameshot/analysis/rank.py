@@ -237,7 +237,11 @@ def _steps(events: Collector, main: int | None, spans: dict[Part, Spans], first:
 
 
 def _streams(collectives: list[Collective], first: int, last: int) -> tuple[Stream, ...]:
-    """Sort communication into sequences whose order is the same on every rank: per group, else per GPU stream."""
+    """Sort communication into sequences whose order is the same on every rank: per group, else per GPU stream.
+
+    Nothing in a trace links a gloo span to the operator that issued it, but gloo's threads take work from one queue in
+    the order of issue, so all gloo spans together are ordered by their start.
+    """
     by_key: defaultdict[tuple[str, str], list[Collective]] = defaultdict(list)
     unnamed = sorted({c.lane for c in collectives if c.source == "nccl" and c.group is None}, key=_stream_order)
     for collective in sorted(collectives, key=lambda c: (c.start, c.end)):
