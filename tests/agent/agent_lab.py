@@ -215,6 +215,8 @@ class ScriptedDaemon:
         return [self._fact(*key) for key in self.held if key[0] == capture_id]
 
     async def withdraw(self, capture_id: str, target_ids: Sequence[str]) -> list[TriggerFact]:
+        if self.silent is not None:
+            raise self.silent
         self.withdrawn.extend((capture_id, each) for each in target_ids)
         facts = [self._fact(capture_id, each) for each in target_ids]
         return [

@@ -10,7 +10,7 @@ from agent_lab import JOB, Lab, in_loop, trace_of, until, write_large_trace
 from sameshot.agent.agent import Agent
 from sameshot.agent.capturebook import Status
 from sameshot.agent.verifypool import VerifyPool
-from sameshot.errors import UsageError
+from sameshot.errors import Unreachable, UsageError
 from sameshot.model import FailureReason, TargetState
 from sameshot.profiler.daemon import BackendName, TriggerStatus
 
@@ -105,18 +105,45 @@ async def test_a_stock_daemon_outlives_the_agent_and_is_not_asked_twice(lab: Lab
 
 
 @in_loop
-async def test_a_cancelled_capture_is_not_asked_for_again(lab: Lab) -> None:
-    worker = lab.worker()
-    lab.daemon.statuses[worker.target_id] = TriggerStatus.BUSY
+async def test_a_cancel_that_its_daemon_never_heard_of_holds_after_a_restart(lab: Lab) -> None:
+    queued, fetched = lab.worker(rank=0), lab.worker(rank=1, local_rank=1)
+    lab.daemon.statuses[fetched.target_id] = TriggerStatus.CONSUMED
     async with lab.agent() as caller:
-        capture = await caller.dispatch(worker)
+        capture = await caller.dispatch(queued, fetched)
+        await caller.until_state(capture, queued, TargetState.QUEUED)
+        await caller.until_state(capture, fetched, TargetState.CONSUMED)
+        await until(lambda: _on_disk(lab) == {"QUEUED", "CONSUMED"}, "both on disk")
+        lab.daemon.silent = Unreachable("nobody home")
         await caller.agent.withdraw(caller.agent.book.get(capture), "enough")
-        failed = await caller.until_failed(capture, worker)
+        assert not (await caller.fact(capture, queued)).state.terminal  # nobody knows whether it was taken back
+    lab.daemon.silent = None
+    lab.daemon.held.clear()
     lab.daemon.asked.clear()
+    lab.daemon.statuses.clear()  # a new broker remembers nothing, not even a fetch
     async with lab.agent() as caller:
-        await until(lambda: caller.agent.announcer.looks > 5, "looks")
+        fact = await caller.until_failed(capture, queued)
+        assert fact.failure is not None
+        assert fact.failure.reason is FailureReason.CANCELLED
+        looks = caller.agent.announcer.looks
+        await until(lambda: caller.agent.announcer.looks > looks + 5, "looks")
         assert not lab.daemon.asked
-        assert await caller.fact(capture, worker) == failed
+        fetched.write_trace(capture)
+        await caller.until_archived(capture, fetched)
+
+
+@in_loop
+async def test_a_cancelled_target_that_waits_for_a_stock_daemon_is_not_asked_for_again(lab: Lab) -> None:
+    worker = lab.worker()
+    lab.daemon.name = BackendName.DYNOLOG
+    async with lab.agent(backend=BackendName.DYNOLOG) as caller:
+        capture = await caller.dispatch(worker)
+        await caller.until_state(capture, worker, TargetState.QUEUED)
+        await caller.agent.withdraw(caller.agent.book.get(capture), "enough")
+        lab.daemon.statuses[worker.target_id] = TriggerStatus.BUSY  # as if it had forgotten
+        looks, asked = caller.agent.announcer.looks, len(lab.daemon.asked)
+        await until(lambda: caller.agent.announcer.looks > looks + 5, "looks")
+        assert len(lab.daemon.asked) == asked
+        assert (await caller.fact(capture, worker)).state is TargetState.QUEUED
 
 
 @pytest.mark.parametrize("damage", ["older", "garbage", "gone"])

@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,15 @@ from sameshot.storage import Storage
 
 log = logging.getLogger(__name__)
 
+THREADS = 32
+
 _FAILURES = {
     Sight.UNSAFE: FailureReason.UNSAFE_FILE,
     Sight.STUCK: FailureReason.SPOOL_FAILED,
     Sight.EXITED: FailureReason.WORKER_EXITED,
     Sight.GAVE_UP: FailureReason.MISSING,
 }
+_NOT_HELD = (TriggerStatus.NOT_MATCHED, TriggerStatus.BUSY)
 _NEVER_TRIGGERED = {
     "NOT_MATCHED": "The profiler daemon never knew this process.",
     "BUSY": "Another request held the profiler of this process all the time.",
@@ -88,6 +92,8 @@ class Agent:
     async def start(self) -> None:
         """Take the spool, serve the workers' daemons, and go on with everything that a predecessor left unfinished."""
         self._loop = asyncio.get_running_loop()
+        # Uploads to a directory that hangs (a dead NFS server) keep their threads; the others need some all the same.
+        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="sameshot"))
         self.config.spool.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._spool_lock = _own(self.config.spool)
         self.book.load()
@@ -98,6 +104,8 @@ class Agent:
             if capture.open_targets:
                 self.journal.record("resumed", capture.id)
                 self._follow(capture)
+                if capture.record.withdrawn is not None:
+                    self._spawn(self._take_back(capture))
         self.announcer.start()
 
     async def close(self) -> None:
@@ -151,24 +159,29 @@ class Agent:
         """Take back what no worker has fetched; what was fetched goes on to its end, and its note says so."""
         await self.dispatch.cancel(capture, reason)
         self.journal.record("withdrawn", capture.id, detail=reason[:500])
-        waiting = [target for target in capture.open_targets if target.fact.state < TargetState.ANNOUNCED]
-        facts = await self.pursuit.withdraw(capture, waiting)
-        for target in waiting:
-            fact = facts.get(target.id)
-            if target.fact.state >= TargetState.ANNOUNCED:
-                continue  # its file came while we asked
-            if fact is None or fact.status in (TriggerStatus.QUEUED, TriggerStatus.CONSUMED):
-                note = "cancelled, but its worker may have the request already: the window can't be taken back"
-                self.book.merge(target, msgspec.structs.replace(target.fact, note=note))
-            elif fact.status is TriggerStatus.WITHDRAWN:
-                await self._fail(capture, target, FailureReason.CANCELLED, "Taken back before its worker fetched it.")
-            else:
-                await self._fail(capture, target, FailureReason.CANCELLED, "Cancelled before its worker was triggered.")
+        await self._take_back(capture)
 
     async def check_job(self, job: JobRef) -> None:
         """Raise NoSuchJob unless this node has, or had, something to do with the job."""
         if not self.book.knows_job(job) and not await asyncio.to_thread(self.registrations.of, job):
             raise NoSuchJob(f"No worker of {job} (uid {job.uid[:60]}) is known on node {self.config.node}.")
+
+    async def _take_back(self, capture: Capture) -> None:
+        waiting = [target for target in capture.open_targets if target.fact.state < TargetState.ANNOUNCED]
+        # A broker that was started after the fetch knows nothing of it and would call it taken back.
+        facts = await self.pursuit.withdraw(capture, [t for t in waiting if t.fact.state < TargetState.CONSUMED])
+        for target in waiting:
+            fact = facts.get(target.id)
+            status = None if fact is None else fact.status
+            if target.fact.state >= TargetState.ANNOUNCED:
+                continue  # its file came while we asked
+            if status is TriggerStatus.WITHDRAWN:
+                await self._fail(capture, target, FailureReason.CANCELLED, "Taken back before its worker fetched it.")
+            elif status in _NOT_HELD and target.fact.state < TargetState.QUEUED:
+                await self._fail(capture, target, FailureReason.CANCELLED, "Cancelled before its worker was triggered.")
+            else:
+                note = "cancelled, but its worker may have the request already: the window can't be taken back"
+                self.book.merge(target, msgspec.structs.replace(target.fact, note=note))
 
     # --- from part to part -----------------------------------------------------------------------------------
 
