@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -135,8 +136,6 @@ def test_a_fifo_in_the_archive_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_hangs_ends_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
     release = threading.Event()
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (release.wait(60), real(handle)))
@@ -145,8 +144,9 @@ def test_a_disk_that_hangs_ends_at_the_deadline(tmp_path: Path, monkeypatch: pyt
     async def put() -> None:
         storage = Storage.open(str(tmp_path), deadline_s=0.2)
         try:
-            with pytest.raises(StorageError, match=r"deadline of 0\.2 s"):
-                await storage.put_file("trace", source, size=10, sha256=sha256)
+            async with asyncio.timeout(10):
+                with pytest.raises(StorageError, match=r"deadline of 0\.2 s"):
+                    await storage.put_file("trace", source, size=10, sha256=sha256)
             assert not (tmp_path / "trace").exists()
         finally:
             release.set()
