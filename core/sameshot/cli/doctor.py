@@ -18,11 +18,17 @@ _STYLE = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Examples: sameshot doctor | sameshot doctor --python /opt/train/bin/python -o json")(doctor)
+    app.command(
+        epilog="Examples: sameshot doctor | sameshot doctor --python /opt/train/bin/python -o json | "
+        "sameshot doctor --dynolog 127.0.0.1:1778"
+    )(doctor)
 
 
 def doctor(
     python: Annotated[str, typer.Option(help="The interpreter that training uses.")] = sys.executable,
+    dynolog: Annotated[
+        str | None, typer.Option(help="host:port of a stock dynolog daemon that must answer.", show_default=False)
+    ] = None,
     job: JobOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -32,7 +38,7 @@ def doctor(
         raise NoSuchJob(f"No armed job named {job!r} runs on this machine; see `sameshot jobs`.")
     screen = console(quiet=output is Output.JSON)
     findings = []
-    for finding in examine(jobs, python=python):
+    for finding in examine(jobs, python=python, dynolog=dynolog):
         findings.append(finding)
         screen.print(
             Text.assemble(

@@ -23,10 +23,14 @@ import msgspec
 
 from sameshot.client import connect
 from sameshot.client.local import JobInfo, runtime_root
-from sameshot.errors import SameshotError
+from sameshot.errors import SameshotError, UsageError
 from sameshot.local.arming import MAX_SOCKET_DIR_BYTES
 from sameshot.model import CaptureSpec
 from sameshot.profiler.broker import Broker
+from sameshot.profiler.dynolog import DynologClient
+
+
+SILENT_S = 10.0  # workers ask their daemon every second
 
 
 class Verdict(enum.StrEnum):
@@ -44,12 +48,14 @@ class Finding(msgspec.Struct, frozen=True):
     remedy: str = ""
 
 
-def examine(jobs: Iterable[JobInfo], *, python: str = sys.executable) -> Iterator[Finding]:
-    """All findings, as they are made (the torch check takes seconds)."""
+def examine(jobs: Iterable[JobInfo], *, python: str = sys.executable, dynolog: str | None = None) -> Iterator[Finding]:
+    """All findings, as they are made (the torch check takes seconds). `dynolog`: host:port of a stock daemon to ask."""
     root = runtime_root()
     yield check_socket_directory(root)
     yield check_trace_directory(root)
     yield check_torch(python)
+    if dynolog is not None:
+        yield check_dynolog(dynolog)
     found = False
     for job in jobs:
         found = True
@@ -173,6 +179,20 @@ async def _probe_torch(python: str, folder: Path, timeout_s: float) -> Finding:
         await broker.close()
 
 
+def check_dynolog(address: str) -> Finding:
+    """Does the stock daemon answer? It serves one caller at a time, so a silent one may only be busy with another."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise UsageError(f"{address!r} is not host:port.")
+    try:
+        version = asyncio.run(DynologClient(host, int(port)).version())
+    except SameshotError as error:
+        return Finding(
+            "dynolog", Verdict.PROBLEM, str(error), "Start `dynolog --enable_ipc_monitor`, or see who holds its port."
+        )
+    return Finding("dynolog", Verdict.OK, f"version {version} answers at {address}")
+
+
 def check_job(job: JobInfo) -> Iterator[Finding]:
     """Do the coordinator and its agents answer, who is registered, and who can never be?"""
     name = f"job {job.job.name}"
@@ -206,6 +226,16 @@ def check_job(job: JobInfo) -> Iterator[Finding]:
         yield Finding(
             name, Verdict.WARNING, "No rank is registered yet.", "Workers register when they import torch; wait for it."
         )
+    for worker in current:
+        age = worker.last_poll_age_s
+        if age is not None and age > SILENT_S:
+            yield Finding(
+                name,
+                Verdict.PROBLEM,
+                f"{worker.registration.target_id} (pid {worker.registration.pid}) last asked its daemon for work "
+                f"{age:.0f} s ago; it should every second.",
+                "Is the process stopped, or stuck in a call that holds all its threads?",
+            )
     registered = {worker.registration.pid for worker in listing.workers}
     yield from (deaf for deaf in find_deaf_workers(job, registered))
 
