@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sameshot.errors import ManifestError
@@ -31,6 +31,7 @@ from sameshot.model import (
 )
 from support.manifests import archived, make_capture, partial, whole
 
+relaxed = settings(deadline=None, max_examples=60)  # the machine may be busy
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -271,6 +272,7 @@ json_values = st.recursive(
 )
 
 
+@relaxed
 @given(st.sampled_from(LEAVES), json_values)
 def test_any_edited_field_is_noticed(path: tuple[Any, ...], value: Any) -> None:
     body = wire(partial())
@@ -284,6 +286,7 @@ def test_any_edited_field_is_noticed(path: tuple[Any, ...], value: Any) -> None:
             decode(json.dumps(body).encode())
 
 
+@relaxed
 @given(st.sampled_from(LEAVES))
 def test_any_dropped_field_is_noticed(path: tuple[Any, ...]) -> None:
     body = wire(partial())
@@ -292,6 +295,7 @@ def test_any_dropped_field_is_noticed(path: tuple[Any, ...]) -> None:
         decode(json.dumps(body).encode())
 
 
+@relaxed
 @given(st.integers(0, len(encode(partial())) - 1), st.integers(1, 255))
 def test_no_flipped_byte_goes_through_as_another_manifest(at: int, bits: int) -> None:
     data = bytearray(encode(partial()))
@@ -300,18 +304,21 @@ def test_no_flipped_byte_goes_through_as_another_manifest(at: int, bits: int) ->
         assert decode(bytes(data)) == partial()  # one blank for another
 
 
+@relaxed
 @given(st.integers(0, len(encode(partial())) - 2))
 def test_a_truncated_manifest_is_refused(length: int) -> None:
     with pytest.raises(ManifestError):
         decode(encode(partial())[:length])
 
 
+@relaxed
 @given(st.binary(max_size=60) | json_values.map(lambda value: json.dumps(value).encode()))
 def test_bytes_that_are_no_manifest_are_a_manifest_error(data: bytes) -> None:
     with pytest.raises(ManifestError):
         decode(data)
 
 
+@relaxed
 @given(st.sampled_from(LEAVES), json_values)
 def test_a_resealed_edit_is_read_or_refused_but_never_breaks_the_reader(path: tuple[Any, ...], value: Any) -> None:
     body = wire(partial())
@@ -376,6 +383,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     return build(capture, chosen)
 
 
+@relaxed
 @given(manifests())
 def test_what_was_built_reads_back_equal_and_encodes_to_the_same_bytes(manifest: Manifest) -> None:
     data = encode(manifest)
@@ -384,6 +392,7 @@ def test_what_was_built_reads_back_equal_and_encodes_to_the_same_bytes(manifest:
     assert data.endswith(b"}\n")
 
 
+@relaxed
 @given(
     manifests(), st.dictionaries(st.text(min_size=1).map("x-".__add__), json_values, min_size=1, max_size=2), st.data()
 )
