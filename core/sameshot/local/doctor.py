@@ -29,7 +29,6 @@ from sameshot.model import CaptureSpec
 from sameshot.profiler.broker import Broker
 from sameshot.profiler.dynolog import DynologClient
 
-
 SILENT_S = 10.0  # workers ask their daemon every second
 
 
