@@ -14,10 +14,10 @@ import numpy.typing as npt
 _STRUCTURE = b'"[]{}'
 _REST = bytes(sorted(set(range(256)) - set(_STRUCTURE)))
 _PEELS = 8  # one pass removes at most two levels
-_MANY = 1 << 16  # quotes around brackets: more would only cost memory here
-_EXPONENT = re.compile(rb"[eE]\+?0*([0-9]{0,3})")
+_ESCAPE = re.compile(rb"\\.", re.DOTALL)
+_SLICE = 1 << 18  # bounds the index arrays, which are eight times as large
+_EXPONENT = re.compile(rb"[eE][+]?[0-9]+(?=[ \t\n\r,\]}])")
 _MANTISSA = re.compile(rb"[-+.0-9]+\Z")
-_TO_END = re.compile(rb"[0-9]*(?=[\s,\]}])")
 _BEFORE_NUMBER = frozenset(b" \t\n\r,:[")
 _EIGHT_TRUE = 0x0101010101010101
 
@@ -25,18 +25,8 @@ PROVEN_DEPTH = 2 * _PEELS
 
 
 def is_shallow(block: bytes) -> bool:
-    """Proof that no bracket of this well-formed JSON text is nested deeper than `PROVEN_DEPTH`.
-
-    Keeps only quotes and brackets. A pair of neighbouring quotes can go without changing on which side of a string any
-    bracket lies, so what is left of the quotes encloses just the strings that contain brackets.
-    """
-    if b"\\" in block:
-        block = block.replace(b"\\\\", b"").replace(b'\\"', b"")
-    left = block.translate(None, _REST).replace(b'""', b"")
-    if quotes := left.count(b'"'):
-        if quotes > _MANY:
-            return False
-        left = b"".join(left.split(b'"')[::2])
+    """Proof that no bracket of this well-formed JSON text is nested deeper than `PROVEN_DEPTH`."""
+    left = _brackets(block)
     for _ in range(_PEELS):
         left = left.replace(b"{}", b"").replace(b"[]", b"")
         if not left:
@@ -44,11 +34,29 @@ def is_shallow(block: bytes) -> bool:
     return False
 
 
+def _brackets(block: bytes) -> bytes:
+    """The brackets of a JSON text that stand outside its strings: an even number of quotes goes before them."""
+    if b"\\" in block:
+        block = _ESCAPE.sub(b"", block)
+    marks = np.frombuffer(block.translate(None, _REST), np.uint8)
+    found = []
+    for start in range(0, marks.size, _SLICE):
+        part = marks[start : start + _SLICE]
+        where = np.flatnonzero(part != 0x22)
+        brackets = part[where]
+        before = where - np.arange(where.size)  # quotes of this part
+        if start:
+            before += int(np.count_nonzero(marks[:start] == 0x22))
+        found.append(brackets[(before & 1) == 0].tobytes())
+    return b"".join(found)
+
+
 def has_no_huge_number(block: bytes) -> bool:
-    """Proof that no number in this block is beyond float64, whether in a string or not.
+    """Proof that no number in this block is beyond float64.
 
     A number can only overflow with an exponent of three digits or with an integer part of more than 200 digits
-    (10^209 × 10^99 is below the limit), and such a run contains 64 digits aligned to 64.
+    (10^209 × 10^99 is below the limit), and such a run contains 64 digits aligned to 64. The block must not begin or
+    end with a number.
     """
     data = np.frombuffer(block, np.uint8)
     digit = (data - 48) < 10
@@ -60,19 +68,18 @@ def has_no_huge_number(block: bytes) -> bool:
     marks = exponent[1:-1] & digit[:-2]
     if not marks.any():
         return True
-    marks &= digit[2:] | (data[2:] == 0x2B)
-    where: npt.NDArray[np.intp] = np.flatnonzero(marks)
-    for at in where.tolist():
-        match = _EXPONENT.match(block, at + 1)
-        if match is not None and len(match[1]) > 2 and _may_be_number(block, at, match.end()):
-            return False
-    return True
+    mantissa_end: npt.NDArray[np.intp] = np.flatnonzero(marks)
+    power = mantissa_end + 2
+    power += data[power] == 0x2B
+    last = digit.size - 1
+    large = digit[power] & digit[np.minimum(power + 1, last)] & digit[np.minimum(power + 2, last)]
+    return not any(_may_be_number(block, at) for at in mantissa_end[large].tolist())
 
 
-def _may_be_number(block: bytes, at: int, end: int) -> bool:
-    """Could the text around a large exponent be a number? Names hold addresses such as 0x7f3e4567 by the thousand."""
+def _may_be_number(block: bytes, at: int) -> bool:
+    """Could the exponent behind `at` belong to a number? Names hold addresses like 0x7f3e4567 by the thousand."""
     start = max(0, at - 64)
     mantissa = _MANTISSA.search(block, start, at + 1)
     if mantissa is None or (mantissa.start() > start and block[mantissa.start() - 1] not in _BEFORE_NUMBER):
         return False
-    return _TO_END.match(block, end) is not None
+    return _EXPONENT.match(block, at + 1) is not None

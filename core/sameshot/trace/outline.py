@@ -6,10 +6,13 @@ nonsense, and the decoder that reads what was cut will say so.
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 _SLICE = 1 << 18  # bytes looked at in one go: the index arrays are eight times as large
 
+_ESCAPE = re.compile(rb"\\.", re.DOTALL)
 _INTERESTING = np.zeros(256, dtype=np.bool_)
 _INTERESTING[list(b'"[]{}')] = True
 
@@ -22,7 +25,7 @@ def first_good_end(text: bytes, enough: int) -> tuple[int, bool]:
     that; 0: none ends in this text.
     """
     if b"\\" in text:
-        text = text.replace(b"\\\\", b"__").replace(b'\\"', b"__")
+        text = _ESCAPE.sub(b"__", text)
     data = np.frombuffer(text, np.uint8)
     odd_quotes, depth, end = 0, 0, 0
     for start in range(0, len(text), _SLICE):

@@ -47,6 +47,18 @@ class _State(enum.Enum):
     END = enum.auto()
 
 
+def _last_border(text: bytes) -> re.Match[bytes] | None:
+    """The last place that looks like the border of two events."""
+    end = len(text)
+    for _ in range(_GUESSES):
+        end = text.rfind(b"}", 0, end)
+        if end < 0:
+            return None
+        if cut := _CUT.match(text, end):
+            return cut
+    return None
+
+
 class DocumentScanner:
     """Push bytes with `feed`, then call `finish`; both raise `TraceError` at the first wrong byte."""
 
@@ -79,6 +91,14 @@ class DocumentScanner:
 
     def feed(self, block: bytes) -> None:
         """Take in the next bytes of the document."""
+        if self._state is _State.EVENT and len(self._buf) < _SOME:
+            # The common case, kept short: the rest of the last block and most of this one are whole events.
+            cut = _last_border(block)
+            if cut is not None and self._take(self._buf, memoryview(block)[: cut.start() + 1]):
+                self._base += len(self._buf) + cut.end()
+                self._buf = block[cut.end() :]
+                self._enough = 0
+                return
         self._buf = self._buf + block if self._buf else block
         if len(self._buf) >= self._enough:
             self._advance()
@@ -224,18 +244,19 @@ class DocumentScanner:
         if self._first and self._due() == 0x5D:
             return self._close(0)
         buf = self._buf
-        if len(buf) <= 2 * _SOME and (cut := self._guess()) is not None and self._take(cut.start() + 1):
+        view = memoryview(buf)
+        if len(buf) <= 2 * _SOME and (cut := _last_border(buf)) is not None and self._take(view[: cut.start() + 1]):
             self._drop(cut.end())
             return True
         end, closed = first_good_end(buf, _SOME)
         if closed:
-            if buf[end] == 0x5D and self._take(end):
+            if buf[end] == 0x5D and self._take(view[:end]):
                 return self._close(end)
             raise self._refused()
         if end:
             after = _AFTER_EVENT.match(buf, end)
             if after is not None:
-                if self._take(end):
+                if self._take(view[:end]):
                     self._drop(after.end() if after[1] == b"," else after.end() - 1)
                     return True
                 raise self._refused()
@@ -250,21 +271,12 @@ class DocumentScanner:
         self._locate(self._buf)
         return Fault(InvalidKind.JSON, 0, "the decoder refused the events from here on")
 
-    def _guess(self) -> re.Match[bytes] | None:
-        """The last place that looks like the border of two events."""
-        buf = self._buf
-        end = len(buf)
-        for _ in range(_GUESSES):
-            end = buf.rfind(b"}", 0, end)
-            if end < 0:
-                return None
-            if cut := _CUT.match(buf, end):
-                return cut
-        return None
+    def _take(self, *pieces: bytes | memoryview) -> bool:
+        """Decode and hand out the elements in these pieces; False: they are no sequence of whole elements.
 
-    def _take(self, end: int) -> bool:
-        """Decode and hand out the elements in `buf[:end]`; False: this is not a sequence of whole elements."""
-        block = b"".join((b"[", memoryview(self._buf)[:end], b"]"))
+        Raises `TraceError` where elements are whole, but not within bounds.
+        """
+        block = b"".join((b"[", *pieces, b"]"))
         try:
             events = self._decode(block)
         except (msgspec.DecodeError, RecursionError):

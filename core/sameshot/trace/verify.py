@@ -23,11 +23,12 @@ from sameshot.model import BoundBy, Encoding, InvalidKind
 from sameshot.trace.decode import Decoded, decode_full, decode_lean
 from sameshot.trace.events import Event, EventSink
 from sameshot.trace.header import WANTED, Header
-from sameshot.trace.scan import DocumentScanner
+from sameshot.trace.scan import MAX_PIECE, DocumentScanner
 from sameshot.trace.source import Source, Store
 from sameshot.trace.window import Window
 
-BLOCK_SIZE = 1 << 20
+BLOCK_SIZE = 256 << 10
+"""Bytes read at once: small enough for the processor's cache, large enough for the cost per block not to count."""
 
 
 class Expectation(msgspec.Struct, frozen=True):
@@ -139,6 +140,9 @@ class _Pass:
         self._partial = b""  # the first bytes of a character whose rest is still to come
 
     def run(self, expect: Expectation) -> VerifiedTrace:
+        # glibc gives each freed block back to the system until it has seen a larger one freed; getting memory anew for
+        # every block of the file cost 1000 page faults, 1 to 2 ms of CPU, per MB (measured). This touches no memory.
+        bytes(MAX_PIECE)
         blocks = self._origin.blocks()
         try:
             self._read(blocks)

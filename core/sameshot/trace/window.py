@@ -49,12 +49,10 @@ def is_recorded(event: Phased | AnyEvent | Event) -> bool:
     if event.ph in NOT_RECORDED_PHASES:
         return False
     category = getattr(event, "cat", None)
-    if category in NOT_RECORDED_CATEGORIES:
-        return False
-    if event.ph in ("i", "I") and not category:
-        name = getattr(event, "name", None)
-        return not (isinstance(name, str) and name.startswith(_MARKS))
-    return True
+    if category:
+        return category not in NOT_RECORDED_CATEGORIES
+    name = getattr(event, "name", None)
+    return not (event.ph in ("i", "I") and isinstance(name, str) and name.startswith(_MARKS))
 
 
 class Window:
@@ -101,6 +99,9 @@ class Window:
             else:
                 count += 1
                 ts, dur = event.ts, None  # only a span has a duration
+                kind = ts.__class__
+                if (kind is float or kind is int) and early <= ts <= late:
+                    continue
             self._add(ts, dur)
             early, late = self._early, self._late
         self.recorded += count
