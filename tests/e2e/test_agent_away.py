@@ -1,4 +1,4 @@
-"""A node agent that is killed goes on where it was; one that is frozen costs its own targets, and nobody else's time."""
+"""A killed node agent goes on where it was; a frozen one costs its own targets, and nobody else's time."""
 
 from __future__ import annotations
 
