@@ -7,13 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from sameshot.client import AsyncClient
 from sameshot.errors import RequestKeyConflict, StorageError, UnknownCapture, UsageError
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, Outcome, TargetState, keyed_capture_id
 from sameshot.storage import Storage
-from support.coordination import SPEC, coordinating, in_loop, until, until_view
+from support.coordination import QUICK, SPEC, coordinating, in_loop, until, until_view
 from support.fake_agent import JOB, FakeAgent, deliver, failing, stay, worker
 
 KEY = "dag/run/task/0/1"
@@ -230,6 +231,23 @@ async def test_the_look_up_does_not_wait_for_agents_that_are_known_to_be_silent(
             await client.start_capture(SPEC, KEY)
             assert silent.calls.count("KnownCaptures") == calls
             await until_view(client, keyed_capture_id(JOB, "ana", KEY, 1), lambda view: view.archived == 2)
+            silent.frozen.set()
+
+
+@in_loop
+async def test_an_agent_that_fell_silent_a_moment_ago_hardly_delays_the_others(tmp_path: Path) -> None:
+    """Nobody knows it yet: the look-up ends soon after the last answer, long before the silent agent's timeout."""
+    timings = msgspec.structs.replace(QUICK, lookup_s=20.0, listing_s=100.0)
+    async with contextlib.AsyncExitStack() as stack:
+        agent = await stack.enter_async_context(one_node(tmp_path))
+        silent = await stack.enter_async_context(FakeAgent("node-1"))
+        async with coordinating(tmp_path, [agent, silent], timings=timings) as client:
+            await until(lambda: "ListWorkers" in silent.calls)
+            silent.frozen.clear()
+            async with asyncio.timeout(15):
+                started = await client.start_capture(SPEC, KEY)
+                await until_view(client, started.capture_id, lambda view: view.archived == 2)
+            assert "KnownCaptures" in silent.calls
             silent.frozen.set()
 
 
