@@ -1,7 +1,7 @@
 """What this agent has accepted and how far each target has come, on disk before anybody is told.
 
     <spool>/captures/<capture_id>/capture.json           what was accepted; durable before Dispatch answers
-                                 /<target>/status.json   the strongest fact so far; durable from VERIFIED on
+                                 /<target>/status.json   the strongest fact so far; durable when it is the last one
                                  /<target>/raw.json      the trace as its worker wrote it, moved here at announce
                                  /<target>/stored        the bytes for the archive
 
@@ -175,7 +175,7 @@ class CaptureBook:
         return any(capture.record.job == job for capture in self)
 
     def accept(self, record: CaptureRecord, statuses: Iterable[Status]) -> Capture:
-        """Write the record, and the first status of every new target, durably; raises OSError where that fails.
+        """Write the first status of every new target and, durably, the record; raises OSError where that fails.
 
         Blocks on the disk: call it in a thread. The capture is known only once everything is written.
         """
@@ -192,7 +192,9 @@ class CaptureBook:
             target_folder = folder / slug(accepted.target_id)
             target_folder.mkdir(mode=0o700, exist_ok=True)
             status = first[accepted.target_id]
-            safefs.write_atomically(target_folder / "status.json", msgspec.json.encode(status), durable=True)
+            safefs.write_atomically(
+                target_folder / "status.json", msgspec.json.encode(status), durable=status.fact.state.terminal
+            )
             capture.targets[accepted.target_id] = Target(target_folder, accepted, status)
         safefs.write_atomically(folder / "capture.json", msgspec.json.encode(record), durable=True)
         with safefs.directory(self._root) as fd:
@@ -226,7 +228,7 @@ class CaptureBook:
                 return
             try:
                 safefs.write_atomically(
-                    target.folder / "status.json", msgspec.json.encode(status), durable=state >= TargetState.VERIFIED
+                    target.folder / "status.json", msgspec.json.encode(status), durable=state.terminal
                 )
                 target.written = state
             except OSError as error:

@@ -30,7 +30,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     announce_period_s: float = 0.2
     poll_interval_s: float = 1.0  # how often workers ask their daemon, as the hook configured Kineto
     retry_s: float = 0.5  # how often a target that is NOT_MATCHED or BUSY is asked for again
-    verify_workers: int = 1  # processes that read traces, beside one for small files; this is a training node
+    verify_workers: int = 1  # processes that read traces; this is a training node
     uploads: int = 2  # files on their way to the archive at once
     niceness: int = 10  # of the verifying processes
     keep_free_bytes: int = 512 << 20  # room that a capture must leave on the node

@@ -1,7 +1,7 @@
-"""A bounded number of reading processes, smallest file first, and one more for small files only.
+"""A bounded number of reading processes, smallest file first, and a spare one for small files behind large ones.
 
 Every trace has an allowance by its own size (`states.allowance_s`), so a small one can't wait for minutes until large
-ones have been read: one process never takes a large file.
+ones have been read: while all processes read large files, the spare one takes the small ones.
 A process that dies while it reads is replaced and its file is read once more; if the second one dies too, the file (or
 the machine) is the reason. A reading that nobody waits for any longer is ended at once.
 """
@@ -37,15 +37,16 @@ class VerifierBroke(SameshotError):
 
 
 class VerifyPool:
-    """`workers` processes for all files and one for small ones, started when there is work.
+    """`workers` processes and the spare one, started when there is work.
 
     `command` is replaced in tests only.
     """
 
     def __init__(self, workers: int, niceness: int, *, command: Sequence[str] | None = None) -> None:
         own = (sys.executable, "-P", "-m", "sameshot.agent.verifyworker", str(os.getpid()), str(niceness))
-        limits = [None] * max(1, workers) + [SMALL]
-        self._slots = [_Slot(tuple(command or own), limit) for limit in limits]
+        self._regular = [_Slot(tuple(command or own)) for _ in range(max(1, workers))]
+        self._spare = _Slot(tuple(command or own))
+        self._slots = [*self._regular, self._spare]
         self._waiting: list[tuple[int, int, Job, asyncio.Future[Verified]]] = []  # a heap
         self._changed = asyncio.Condition()
         self._count = 0
@@ -62,8 +63,8 @@ class VerifyPool:
             await slot.stop()
 
     async def warm(self) -> None:
-        """Start the processes now: a trace is about to come, and an interpreter takes a moment."""
-        for slot in self._slots:
+        """Start the regular processes now: a trace is about to come, and an interpreter takes a moment."""
+        for slot in self._regular:
             try:
                 await slot.ensure()
             except OSError as error:
@@ -102,9 +103,18 @@ class VerifyPool:
     async def _next(self, slot: _Slot) -> tuple[Job, asyncio.Future[Verified]]:
         """The smallest waiting file that this slot may take; TimeoutError when there was none for `IDLE_S`."""
         async with asyncio.timeout(IDLE_S), self._changed:
-            await self._changed.wait_for(lambda: bool(self._waiting) and slot.may_take(self._waiting[0][0]))
-            _, _, job, result = heapq.heappop(self._waiting)
+            slot.reading = 0
+            await self._changed.wait_for(lambda: self._may_take(slot))
+            slot.reading, _, job, result = heapq.heappop(self._waiting)
+            self._changed.notify_all()  # the spare one may have to step in
             return job, result
+
+    def _may_take(self, slot: _Slot) -> bool:
+        if not self._waiting:
+            return False
+        if slot is not self._spare:
+            return True
+        return self._waiting[0][0] <= SMALL and all(other.reading > SMALL for other in self._regular)
 
     async def _read(self, slot: _Slot, job: Job, result: asyncio.Future[Verified]) -> None:
         trouble = ""
@@ -146,14 +156,11 @@ class VerifyPool:
 class _Slot:
     """One process, or none at the moment."""
 
-    def __init__(self, command: tuple[str, ...], limit: int | None) -> None:
+    def __init__(self, command: tuple[str, ...]) -> None:
+        self.reading = 0  # bytes of the file that it reads now
         self._command = command
-        self._limit = limit
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
-
-    def may_take(self, size: int) -> bool:
-        return self._limit is None or size <= self._limit
 
     @property
     def pid(self) -> int | None:
