@@ -101,6 +101,7 @@ async def test_a_cancel_converges_at_once_and_says_what_it_really_did(tmp_path: 
         started = await client.start_capture(SPEC)
         await until_view(client, started.capture_id, lambda view: view.archived == 1)
         cancelled = await client.cancel(started.capture_id)
+        assert cancelled.state is CaptureState.CANCELLED
         assert all(target.state.terminal for target in cancelled.targets)
         view = await client.wait(started.capture_id)
         read = manifest.decode(await client.manifest(started.capture_id))

@@ -69,6 +69,7 @@ class CaptureRun:
         self.targets = TargetSet()
         self.accepted_at_ns = around.clock.wall_ns()
         self.settled = asyncio.Event()  # converged; only the manifest may still be on its way
+        self.ended = asyncio.Event()  # the outcome stands
         self._around = around
         self._clock = around.clock
         self._timings = around.timings
@@ -151,11 +152,11 @@ class CaptureRun:
             self._watchers.discard(event)
 
     async def cancel(self) -> None:
-        """Ask for the end; returns once the capture has converged. Changes nothing after convergence."""
+        """Ask for the end; returns once the capture has ended. Changes nothing after convergence."""
         if not self.settled.is_set():
             self._cancelled = True
             self._change()
-            await self.settled.wait()
+        await self.ended.wait()
 
     # ---- the life
 
@@ -426,6 +427,8 @@ class CaptureRun:
         if moved is not self._state:
             self._state = moved
             self._change()
+            if moved.terminal:
+                self.ended.set()
 
     def _say(self, note: str) -> None:
         if note != self._note:
