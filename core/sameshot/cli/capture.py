@@ -116,6 +116,9 @@ def cancel(
     with dial(address, job) as client:
         _one_of(capture_id, key)
         view = client.cancel(capture_id, request_key=key)
+        if not view.state.terminal:  # it has converged, and its manifest is on the way
+            with contextlib.suppress(SameshotError):
+                view = client.wait(view.capture_id, timeout_s=CANCEL_WAIT_S)
     if output is Output.JSON:
         print_json(view)
     else:
