@@ -206,7 +206,11 @@ async def test_every_call_is_for_a_job_of_this_node_only(lab: Lab) -> None:
         message = to_proto(other, pb.JobRef())
         calls = {
             "Dispatch": pb.DispatchRequest(
-                job=message, capture_id="b" * 32, spec=to_proto(SPEC, pb.CaptureSpec()), announce_timeout_ms=1
+                job=message,
+                capture_id="b" * 32,
+                spec=to_proto(SPEC, pb.CaptureSpec()),
+                announce_timeout_ms=1,
+                start_at_ns=1,
             ),
             "GetFacts": pb.FactsRequest(job=message, capture_id=capture),
             "Withdraw": pb.WithdrawRequest(job=message, capture_id=capture),
@@ -232,6 +236,7 @@ def test_a_capture_id_can_not_be_a_path(lab: Lab, capture_id: str) -> None:
                 capture_id=capture_id,
                 spec=to_proto(SPEC, pb.CaptureSpec()),
                 announce_timeout_ms=1000,
+                start_at_ns=1,
                 targets=[pb.DispatchTarget(target_id=worker.target_id, registration=worker.registration.uuid)],
             )
             with pytest.raises(grpc.aio.AioRpcError) as refused:

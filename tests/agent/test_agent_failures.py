@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,6 +86,7 @@ async def test_stale_registrations_are_refused_by_reason(lab: Lab) -> None:
                 job=to_proto(JOB, pb.JobRef()),
                 capture_id=capture,
                 spec=to_proto(CaptureSpec(duration_ms=100), pb.CaptureSpec()),
+                start_at_ns=1,
                 announce_timeout_ms=1000,
                 targets=[
                     pb.DispatchTarget(target_id="node-a/main/0", registration="never-seen"),
@@ -94,6 +96,20 @@ async def test_stale_registrations_are_refused_by_reason(lab: Lab) -> None:
         )
         assert [target.failure.reason for target in answer.targets] == ["STALE_REGISTRATION"] * 2
         assert not lab.daemon.asked
+
+
+@in_loop
+async def test_a_reused_pid_is_not_mistaken_for_the_old_worker(lab: Lab) -> None:
+    old = lab.worker(registered_at_ns=1)
+    old.kill()
+    new = lab.worker(registered_at_ns=2)
+    old.register(pid=new.registration.pid)  # as if the kernel had given the number out again
+    async with lab.agent() as caller:
+        await caller.dispatch(old)
+        assert reason_of(caller.answer[old.target_id]) is FailureReason.STALE_REGISTRATION
+        capture = await caller.dispatch(new)
+        new.write_trace(capture, trace_of(old.registration))  # a file with the right name and the old identity
+        assert reason_of(await caller.until_failed(capture, new)) is FailureReason.WRONG_IDENTITY
 
 
 # --- room ----------------------------------------------------------------------------------------------------
@@ -358,6 +374,23 @@ def test_a_passing_fault_of_the_store_is_survived(lab: Lab, proxy: FaultyProxy, 
             key = f"{fault.name}/{JOB.path}/{capture}/{fact.artifact.uri}"
             body = s3_client(endpoint).get_object(Bucket="agents", Key=key)["Body"].read()
             assert gzip.decompress(body).startswith(b'{"schemaVersion"')
+
+    in_loop(scenario)()
+
+
+def test_a_slow_upload_outlasts_the_announce_deadline_without_becoming_missing(lab: Lab, proxy: FaultyProxy) -> None:
+    async def scenario() -> None:
+        proxy.add(Fault.SLOW, method="PUT", delay_s=4)
+        async with lab.agent(archive="s3://agents/slow") as caller:
+            worker = lab.worker()
+            capture = await caller.dispatch(worker, announce_timeout_ms=2500)
+            worker.write_trace(capture)
+            await caller.until_state(capture, worker, TargetState.VERIFIED)
+            deadline = caller.agent.book.get(capture).record.announce_by_ns  # type: ignore[union-attr]
+            await until(lambda: time.time_ns() > deadline, "the end of the announce deadline")
+            assert (await caller.fact(capture, worker)).state is TargetState.VERIFIED
+            await caller.until_archived(capture, worker)
+            assert proxy.count(fault=Fault.SLOW) == 1
 
     in_loop(scenario)()
 

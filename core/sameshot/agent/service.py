@@ -43,6 +43,8 @@ class AgentService(sameshot_pb2_grpc.AgentServicer):
     async def Dispatch(self, request: pb.DispatchRequest, context: Any) -> pb.CaptureFacts:  # noqa: N802
         if not 0 < request.announce_timeout_ms <= MAX_ANNOUNCE_TIMEOUT_MS:
             raise UsageError(f"An announce timeout of {request.announce_timeout_ms} ms is out of range.")
+        if request.start_at_ns <= 0:
+            raise UsageError("A dispatch states when its window should begin, in ns since the epoch.")
         if len(request.targets) > MAX_TARGETS:
             raise UsageError(f"{len(request.targets)} targets in one request; at most {MAX_TARGETS} are taken.")
         order = Order(
