@@ -9,7 +9,7 @@ or, fanned out by a workflow engine:
     summary = reduce_ranks(manifest, [one, …])                # all of them → job-wide Summary
 
 `collect` decodes, `rank` breaks one trace down, `align` and `match` find the same collective on all ranks, `late`
-decides who is late, `job` puts it together, `report` draws it, `run` does the reading and writing.
+decides who is late and `cause` why, `job` puts it together, `report` draws it, `run` does the reading and writing.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import numpy as np
 
 import sameshot
 from sameshot.analysis import late
+from sameshot.analysis.cause import because
 from sameshot.analysis.late import Evidence
 from sameshot.analysis.match import collective_rows, match_streams
 from sameshot.analysis.summary import (
@@ -134,7 +135,7 @@ PART_WORDS: dict[Part, str] = {
 
 def _late_sentence(summary: Summary, index: int) -> str:
     rank = summary.late.ranks[index]
-    why = late.because(rank)
+    why = because(rank)
     return f"{rank.sentence}{'; ' + why if why else ''} (confidence {rank.confidence.value})"
 
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import msgspec
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from sameshot.analysis import late, names
+from sameshot.analysis import names
+from sameshot.analysis.cause import because
 from sameshot.analysis.job import PART_WORDS
 from sameshot.analysis.summary import (
     Cause,
@@ -157,7 +158,7 @@ def _verdict_title(summary: Summary) -> str:
 def _lead(summary: Summary, rank: LateRank) -> str:
     """The sentence below the title, without what the title says already."""
     sentence = rank.sentence.partition(": ")[2] if len(summary.late.ranks) == 1 else rank.sentence
-    why = late.because(rank)
+    why = because(rank)
     return _capitalised(f"{sentence}{'; ' + why if why else ''}.")
 
 
