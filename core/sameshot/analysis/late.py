@@ -224,8 +224,8 @@ def _reason(
             "explains it: everything is a little slower there, as on an overloaded host. So nobody is accused."
         )
     return (
-        f"Nobody is steadily late over {_units(evidence, 'matched ')}: the largest delay is {worst} per step, and it takes "
-        f"{ms(threshold)}, steadily, to be named."
+        f"Nobody is steadily late over {_units(evidence, 'matched ')}: the largest delay is {worst} per step, and it "
+        f"takes {ms(threshold)}, steadily, to be named."
     )
 
 
