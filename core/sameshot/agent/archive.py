@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
+LEAST_ATTEMPT_S = 2.0  # a store that is to answer needs this long; less is no attempt
 
 
 class Archive:
@@ -99,10 +100,10 @@ async def insist(action: Callable[[float], Awaitable[object]], *, deadline: floa
     pause = FIRST_PAUSE_S
     while True:
         try:
-            await action(max(0.1, deadline - time.monotonic()))
+            await action(max(LEAST_ATTEMPT_S, deadline - time.monotonic()))
             return
         except StorageError as error:
-            if time.monotonic() + pause >= deadline:
+            if time.monotonic() + pause + LEAST_ATTEMPT_S > deadline:
                 raise
             log.warning("upload failed key=%s why=%r; tried again until its deadline", what, str(error))
         await asyncio.sleep(pause)

@@ -160,7 +160,9 @@ class Delivery:
             self._book.merge(target, msgspec.structs.replace(target.fact, note=note))
             try:
                 raw = await self._archive.put_raw(capture, target, deadline=deadline)
-            except (StorageError, OSError) as error:
+            except Exception as error:  # whatever the store did: the target must come to its end
+                if not isinstance(error, StorageError):
+                    log.exception("archiving raw bytes broke capture=%s target=%s", capture.id, target.id)
                 detail += f" Its raw bytes could not be archived ({error}). {_kept(target)}"
         failed = states.fail(target.fact, end.reason, detail)
         if raw is not None and failed.failure is not None:
