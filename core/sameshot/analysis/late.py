@@ -35,7 +35,7 @@ from sameshot.analysis.cause import explain, step_excess, window_excess
 from sameshot.analysis.intervals import Ints, Spans
 from sameshot.analysis.match import Matched
 from sameshot.analysis.summary import Cause, Confidence, Lateness, LateRank, PartTimes, RankSummary, Verdict
-from sameshot.analysis.text import count, ms
+from sameshot.analysis.text import count, ms, percent
 
 _LEAST_STEPS = 5
 _SHARE_OF_STEP = 0.2
@@ -145,7 +145,7 @@ def judge(ranks: Sequence[RankSummary], evidence: Evidence | None, *, cross_rank
             named.append(late)
     return Lateness(
         verdict=Verdict.LATE if named else Verdict.UNKNOWN if unexplained else Verdict.NONE,
-        reason=_reason(evidence, median, threshold, named, unexplained),
+        reason=_reason(evidence, median, steady, threshold, named, unexplained),
         ranks=tuple(named),
         rests_on_ranks=len(evidence.ranks),
         rests_on_steps=steps,
@@ -209,6 +209,7 @@ def _late_rank(
 def _reason(
     evidence: Evidence,
     median: npt.NDArray[np.float64],
+    steady: npt.NDArray[np.float64],
     threshold: int,
     named: list[LateRank],
     unexplained: list[str],
@@ -223,10 +224,11 @@ def _reason(
             f"{count(len(unexplained), 'rank')} came last steadily ({worst} per step), but nothing on the main thread "
             "explains it: everything is a little slower there, as on an overloaded host. So nobody is accused."
         )
-    return (
-        f"Nobody is steadily late over {_units(evidence, 'matched ')}: the largest delay is {worst} per step, and it "
-        f"takes {ms(threshold)}, steadily, to be named."
-    )
+    nobody = f"Nobody is steadily late over {_units(evidence, 'matched ')}"
+    if median.max() < threshold:
+        return f"{nobody}: the largest delay is {worst} per step, and it takes {ms(threshold)} to be named."
+    often = percent(float(steady[int(median.argmax())]))
+    return f"{nobody}: the largest delay, {worst} per step, comes and goes; it was there in {often} of them."
 
 
 def _units(evidence: Evidence, which: str = "") -> str:
