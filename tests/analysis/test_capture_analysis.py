@@ -254,3 +254,25 @@ def test_plain_traces_are_read_like_packed_ones(tmp_path: Path) -> None:
         artifact=msgspec.structs.replace(target.artifact, size=len(raw), sha256=hashlib.sha256(raw).hexdigest()),
     )
     assert map_rank(tmp_path / "plain.json", plain) == map_rank(path.parent / target.artifact.uri, target)
+
+
+def test_the_fields_of_a_summary_are_a_promise(tmp_path: Path) -> None:
+    """Scripts read these. A renamed or removed field needs a new number in the schema's name."""
+    analyze(str(archive(tmp_path / "capture", LATE.traces())), tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert found["schema"] == "sameshot.dev/summary/v1"
+    assert {
+        "capture", "expected_ranks", "analysed_ranks", "missing", "warnings", "findings", "common_window", "cross_rank",
+        "late", "step_time", "step_ranks", "parts", "device", "device_ranks", "ranks", "operators", "kernels",
+        "collectives", "alignments", "notes", "generator", "generated_at", "schema",
+    } == set(found)  # fmt: skip
+    assert {"verdict", "reason", "ranks", "rests_on_ranks", "rests_on_steps", "threshold", "method"} <= set(
+        found["late"]
+    )
+    assert found["late"]["verdict"] == "late"
+    late = found["late"]["ranks"][0]
+    assert {"rank", "lateness_per_step", "cause", "confidence", "sentence", "excess"} <= set(late)
+    assert (late["rank"], late["cause"], late["confidence"]) == (2, "untraced", "high")
+    assert set(found["parts"]) == {
+        "operators", "communication", "data_wait", "runtime", "backward_thread", "untraced",
+    }  # fmt: skip
