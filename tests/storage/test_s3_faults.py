@@ -99,6 +99,15 @@ def test_a_lasting_fault_is_a_storage_error_within_the_deadline(
     assert hashlib.sha256(path.read_bytes()).hexdigest() == facts["sha256"]
 
 
+def test_a_deadline_shorter_than_any_pause_is_a_storage_error_too(
+    request: pytest.FixtureRequest, proxy: FaultyProxy, tmp_path: Path
+) -> None:
+    path, facts = spooled(tmp_path, SMALL)
+    proxy.add(Fault.UNAVAILABLE, times=10**6)
+    with pytest.raises(StorageError):
+        asyncio.run(archive(request).put_file("trace", path, **facts, deadline_s=0.5))
+
+
 def test_the_error_says_what_the_store_said(request: pytest.FixtureRequest, proxy: FaultyProxy) -> None:
     storage = archive(request, deadline_s=2)
     proxy.add(Fault.UNAVAILABLE, times=10**6)

@@ -87,7 +87,8 @@ class S3Backend:
                 "retry_timeout": timedelta(seconds=min(240, deadline_s * 0.7)),  # longer might outlive the credentials
                 "backoff": {
                     "init_backoff": timedelta(milliseconds=100),
-                    "max_backoff": timedelta(seconds=min(5, deadline_s / 10)),
+                    # never below the first pause: obstore panics where its jitter has no room
+                    "max_backoff": timedelta(seconds=min(5, max(0.2, deadline_s / 10))),
                     "base": 2,
                 },
             },
