@@ -188,6 +188,8 @@ class CaptureRun:
 
     async def _collect(self) -> None:
         self._open()
+        hurrying = contextlib.ExitStack()
+        hurrying.enter_context(self._around.roster.hurry())
         links = self._around.roster.links()
         attending = [asyncio.create_task(self._attend(link)) for link in links]
         closes_at = self._clock.monotonic() + self._timings.freeze_s
@@ -196,6 +198,7 @@ class CaptureRun:
                 now = self._clock.monotonic()
                 if self._frozen is None and (len(self._listings) == len(links) or now >= closes_at):
                     self._close(links)
+                    hurrying.close()
                 if self._frozen is not None:
                     if self._present(now) and self.targets.expire(self._contacts, now):
                         self._change()
@@ -205,6 +208,7 @@ class CaptureRun:
                         self._around.slot.leave(self)
                 await self._wait(self._timings.poll_s)
         finally:
+            hurrying.close()
             for task in attending:
                 task.cancel()
             for result in await asyncio.gather(*attending, return_exceptions=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import grpc
@@ -152,6 +152,7 @@ class Roster:
         self._clock = clock
         self._backend = backend
         self._links: dict[str, AgentLink] = {}
+        self._hurried = 0
 
     def links(self) -> list[AgentLink]:
         """One per address that the directory names now; a link is kept as long as we live."""
@@ -167,13 +168,24 @@ class Roster:
         stated = [each.listing.poll_interval_s for each in self.links() if each.listing is not None]
         return max((each for each in stated if each > 0), default=default)
 
+    @contextlib.contextmanager
+    def hurry(self) -> Iterator[None]:
+        """While a capture asks everybody anyway, nothing else is asked: it must not wait behind our curiosity."""
+        self._hurried += 1
+        try:
+            yield
+        finally:
+            self._hurried -= 1
+
     async def listen(self, every_s: float, timeout_s: float) -> None:
         """Keep the listings fresh, each agent at its own pace, until cancelled."""
         asking: dict[str, asyncio.Task[None]] = {}
         try:
             while True:
-                for link in self.links():
-                    if link.address not in asking or asking[link.address].done():
+                fresh = self._clock.monotonic() - every_s / 2
+                for link in self.links() if not self._hurried else ():
+                    busy = link.address in asking and not asking[link.address].done()
+                    if not busy and (link.listing is None or link.listing.asked_at < fresh or link.trouble):
                         asking[link.address] = asyncio.create_task(_quietly(link.list_workers(timeout_s)))
                 await self._clock.sleep(every_s)
         finally:
