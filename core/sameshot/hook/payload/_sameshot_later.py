@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 else:
     import _sameshot_import as hook
 
-_QUIET_S = 0.2  # an answer that Kineto has just read becomes a `.tmp` within this (parsing takes milliseconds)
+_QUIET_S = 0.2
+# Between Kineto's reading of an answer and its `.tmp` nothing can be seen, and ending there crashes (seen: SIGSEGV).
+# While a request may be on its way, silence must last longer: Kineto's thread may have to wait for a processor.
+_QUIET_WHILE_ASKED_S = 2.0
+_ASKED_WITHIN_S = 30.0
 _STEP_S = 0.02
 _CLOCK_SLACK_NS = 2_000_000_000  # file times may be coarser than the clock
 
@@ -71,7 +75,7 @@ def hold(directory: str, own: tuple[str, str], since_ns: int, limit_s: float) ->
             quiet_since = None
         elif quiet_since is None:
             quiet_since = now
-        elif now - quiet_since >= _QUIET_S:
+        elif now - quiet_since >= (_QUIET_WHILE_ASKED_S if _maybe_asked(folders) else _QUIET_S):
             return True
         if now >= deadline:
             hook.say(f"a trace was still unfinished {limit_s:g} s after the end of training and may be lost")
@@ -99,6 +103,16 @@ def _unfinished(folders: list[str], since_ns: int) -> bool:
                         return True
         except OSError:
             continue  # removed meanwhile
+    return False
+
+
+def _maybe_asked(folders: list[str]) -> bool:
+    """Whether an output folder was lately made (or emptied by the agent) and holds no trace of this process."""
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            fresh = time.time() - os.stat(folder).st_mtime < _ASKED_WITHIN_S
+            if fresh and not os.path.exists(f"{folder}/trace_{os.getpid()}.json"):
+                return True
     return False
 
 
