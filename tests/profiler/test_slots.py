@@ -216,6 +216,41 @@ def test_a_worker_that_records_in_its_window_is_offered_nothing_again(node: Node
     assert node.fact().note == ""
 
 
+def test_a_worker_that_was_never_busy_until_after_its_window_is_offered_it_once_more(node: Node) -> None:
+    node.ask(start_in=5)  # the window is shorter than what lies between two of its polls
+    node.poll()
+    node.wait(6.5)
+    assert node.poll() is None  # half a second after its end: it may have begun late
+    node.wait(1)
+    text = node.poll()
+    assert text is not None
+    assert "PROFILE_START_TIME=0\n" in text
+    assert (node.fact().late_start, "dropped" in node.fact().note) == (True, True)
+    node.wait(10)
+    assert node.poll() is None
+
+
+def test_a_worker_that_was_busy_before_its_window_was_over_has_recorded_it(node: Node) -> None:
+    node.ask(start_in=5)
+    node.poll()
+    node.wait(4.9)
+    assert node.poll(free=False) is None  # warming up
+    node.wait(1.2)
+    for _ in range(5):
+        node.wait(1)
+        assert node.poll() is None
+
+
+def test_a_window_whose_trace_was_found_is_not_offered_again(node: Node) -> None:
+    node.ask(start_in=5)
+    node.poll()
+    node.wait(6.5)
+    node.slots.withdraw("c1", ["node/main/0"], node.now)  # what the agent says once it has the file
+    assert node.fact().status is TriggerStatus.CONSUMED
+    node.wait(2)
+    assert node.poll() is None
+
+
 def test_a_cancelled_capture_is_not_offered_again(node: Node) -> None:
     node.ask(start_in=5)
     node.poll()

@@ -228,6 +228,7 @@ class Agent:
             self.book.merge(target, seen)
             self.announcer.forget(capture.id, target.id)
             self.delivery.begin(capture, target)
+            await self.pursuit.withdraw(capture, [target])  # nobody offers this window once more
             await asyncio.to_thread(self._note_size, capture, target)
             return
         if target.fact.state >= TargetState.ANNOUNCED:

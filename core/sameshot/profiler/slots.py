@@ -7,8 +7,10 @@ request is pending"), and drops one that comes while it records ("profiler busy"
 at the moment of the poll, since Kineto drops one that it can't meet without telling anybody.
 
 Kineto can also drop a config for reasons nobody here sees (the program's own profiler cancels it, a tick came late).
-But a worker that polls for activities *inside* its own window is not recording: then the config is offered once more,
-to begin at once. A duplicate trace is acceptable, a missed one is the real loss.
+But a worker that polls for activities *inside* its own window is not recording, and one that does so after it, without
+ever having polled as busy, has not recorded: while it records and writes it polls for events only, until after the file
+has its final name (measured). Then the config is offered once more, to begin at once. A duplicate trace is acceptable,
+a missed one is the real loss.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ MAX_WORKERS = 4_096
 MAX_RECORDS = 20_000
 MAX_OFFERS = 2  # the offer and, where Kineto was seen to have dropped it, one more
 EDGE_NS = 250_000_000  # so soon after the expected begin a poll proves nothing yet
+OVER_NS = 1_000_000_000  # so long after the expected end a window that began late is over too
+TOO_LATE_NS = 15 * NS_PER_S  # after this another window might not be announced in time
 
 Key = tuple[int, int]  # Kineto job id, pid as the worker states it
 Target = tuple[str, str]  # capture id, target id
@@ -57,6 +61,7 @@ class _Record:
     late_start: bool | None = None
     consumed_at_ns: int | None = None
     window_ns: tuple[int, int] = (0, 0)
+    was_busy: bool = False  # since it was handed over, the worker has polled as one that warms up, records or writes
 
     @property
     def target(self) -> Target:
@@ -149,11 +154,14 @@ class Slots:
             worker = self._workers[key] = _Worker(key, address, now_ns)
         worker.last_poll_ns = max(worker.last_poll_ns, now_ns)
         holder = worker.holder
-        if holder is None or not free:
+        if holder is None:
             return None
-        if not holder.wanted and holder.offers < MAX_OFFERS and _inside(holder.window_ns, now_ns):
+        if not free:
+            holder.was_busy = holder.was_busy or not holder.wanted
+            return None
+        if not holder.wanted and holder.offers < MAX_OFFERS and (why := _dropped(holder, now_ns)):
             holder.wanted = True
-            holder.note = "the worker polled inside its window without recording: Kineto dropped the first offer"
+            holder.note = f"{why}: Kineto dropped the first offer"
         if not holder.wanted:
             return None
         spec, offered = holder.request.spec, holder.request.start_at_ns
@@ -202,8 +210,14 @@ class Slots:
         )
 
 
-def _inside(window_ns: tuple[int, int], now_ns: int) -> bool:
-    return window_ns[0] + EDGE_NS < now_ns < window_ns[1]
+def _dropped(record: _Record, now_ns: int) -> str:
+    """What a free poll at this moment proves about a config that was handed over; "": nothing."""
+    begin, end = record.window_ns
+    if begin + EDGE_NS < now_ns < end:
+        return "the worker polled inside its window without recording"
+    if end + OVER_NS < now_ns < end + TOO_LATE_NS and not record.was_busy:
+        return "the worker polled before, during and after its window without recording"
+    return ""
 
 
 def _orphan(worker: _Worker) -> None:
