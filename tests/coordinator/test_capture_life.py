@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from sameshot import manifest
+from sameshot.api import sameshot_pb2 as pb
 from sameshot.coordinator.directory import AgentsFile
-from sameshot.errors import InvalidSpec, Unreachable
+from sameshot.errors import InvalidSpec, NoSuchJob, Unreachable
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, Outcome, Phase, TargetState
 from sameshot.storage import Storage
 from support.coordination import QUICK, SPEC, JumpClock, coordinating, in_loop, pass_time, until, until_view
@@ -215,6 +216,40 @@ async def test_an_agent_that_refuses_fails_its_targets_at_once_with_its_own_word
     assert view.outcome is Outcome.PARTIAL
     assert {target.failure.reason for target in view.targets[2:]} == {FailureReason.REFUSED}
     assert "xpu is not supported" in view.targets[2].failure.detail
+
+
+@in_loop
+async def test_an_agent_that_no_longer_knows_the_job_is_asked_once_more_before_its_answer_counts(
+    tmp_path: Path,
+) -> None:
+    async with two_nodes(tmp_path) as (first, second), coordinating(tmp_path, [first, second]) as client:
+        second.script = stay(TargetState.QUEUED)
+        started = await client.start_capture(SPEC)
+        await until(lambda: second.calls.count("GetFacts") > 1)
+        second.refuse["GetFacts"] = NoSuchJob("no worker of this job is known here")
+        await until(lambda: second.calls.count("Dispatch") > 1)
+        second.refuse.clear()
+        second.script = deliver
+        view = await client.wait(started.capture_id)
+    assert view.outcome is Outcome.SUCCEEDED
+
+
+@in_loop
+async def test_a_reason_that_only_a_newer_agent_knows_is_a_failure_in_its_own_words(tmp_path: Path) -> None:
+    class Newer(FakeAgent):
+        def _facts(self, capture_id: str, *, look: bool) -> pb.CaptureFacts:
+            answer = super()._facts(capture_id, look=look)
+            for target in answer.targets:
+                if target.state == pb.FAILED:
+                    target.failure.reason = "MELTED"
+            return answer
+
+    async with Newer("node-0", Storage.open(str(tmp_path))) as agent, coordinating(tmp_path, [agent]) as client:
+        agent.workers = [worker(rank=0, world_size=1)]
+        agent.script = failing(FailureReason.EMPTY, "too hot")
+        view = await client.wait((await client.start_capture(SPEC)).capture_id)
+    assert view.outcome is Outcome.FAILED
+    assert view.targets[0].failure.detail == "MELTED: too hot"
 
 
 @in_loop

@@ -1,8 +1,8 @@
 """One per job attempt: freeze, fan-out, poll, converge, publish.
 
-    links → plan → targets ──┐
-    slot ────────────────────┼─ capture (one run) ── book (all of them, request keys) ── service ── server
-    publish, withdrawal ─────┘
+    links (one per agent) → attend ─┐
+    plan → targets, withdrawal ─────┼─ capture (one run) ── book (all of them, request keys) ── service ── server
+    slot, publish, receipt ─────────┘
 
 Everything lives in memory on purpose; the published manifest is the durable fact.
 """

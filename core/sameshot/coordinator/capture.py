@@ -1,8 +1,7 @@
 """One capture's life: wait for the slot, dispatch, close the set, look until everything is decided, publish.
 
-Each agent is attended by a task of its own (list, dispatch, then look again and again), and `run` alone decides: it
-wakes when a task has news or time has passed, closes the set, gives up what is overdue and notices convergence. No
-task ever waits for another agent's.
+Each agent has an attendant (a task of its own), and `run` alone decides: it wakes when one has news or time has passed,
+closes the set, gives up what is overdue and notices convergence.
 """
 
 from __future__ import annotations
@@ -16,22 +15,20 @@ from typing import Protocol
 import msgspec
 
 from sameshot import states
-from sameshot.api import sameshot_pb2 as pb
-from sameshot.api.convert import to_proto
 from sameshot.api.views import CaptureView
+from sameshot.coordinator.attend import Attendant, Order
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import Timings
-from sameshot.coordinator.links import AgentLink, Facts, Listing, Roster, ask_all
-from sameshot.coordinator.plan import Frozen, Seen, dispatchable, freeze
+from sameshot.coordinator.links import Facts, Roster, ask_all
+from sameshot.coordinator.plan import Frozen, freeze
 from sameshot.coordinator.publish import Publisher
 from sameshot.coordinator.slot import Slot
 from sameshot.coordinator.targets import TargetSet
 from sameshot.coordinator.withdrawal import Withdrawal
-from sameshot.errors import SameshotError, TryAgain
 from sameshot.manifest.rules import common_window_ns
 from sameshot.manifest.values import Target
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, JobRef, Outcome
-from sameshot.states import Contact, Deadlines
+from sameshot.states import Deadlines
 
 _log = logging.getLogger(__name__)
 _NS = 1_000_000_000
@@ -79,19 +76,16 @@ class CaptureRun:
         self._cancelled = False
         self._withdrawn = ""
         self._frozen: Frozen | None = None
-        self._start_at_ns: int | None = None
+        self._order: Order | None = None
         self._frozen_at_ns: int | None = None
         self._converged_at_ns: int | None = None
         self._common_window_ns: int | None = None
         self._published = False
         self._uri = around.publisher.uri(request.capture_id)
-        self._deadlines = Deadlines(announce_by=0.0)
         self._window_ends = 0.0
         self._last_look = 0.0
         self._judge_from = 0.0
-        self._contacts: dict[str, Contact] = {}
-        self._listings: dict[str, Listing] = {}
-        self._dispatched: set[str] = set()
+        self._attendants: dict[str, Attendant] = {}
         self._news = asyncio.Event()
         self._watchers: set[asyncio.Event] = set()
         self._leaving: asyncio.Task[None] | None = None
@@ -127,7 +121,7 @@ class CaptureRun:
             world_size=self._frozen.world_size if self._frozen else None,
             generation=self._frozen.generation if self._frozen else "",
             accepted_at_ns=self.accepted_at_ns,
-            start_at_ns=self._start_at_ns,
+            start_at_ns=self._order.start_at_ns if self._order else None,
             common_window_ns=self._common_window_ns,
             frozen_at_ns=self._frozen_at_ns,
             converged_at_ns=self._converged_at_ns,
@@ -187,39 +181,47 @@ class CaptureRun:
         self._say("")
 
     async def _collect(self) -> None:
-        self._open()
-        hurrying = contextlib.ExitStack()
-        hurrying.enter_context(self._around.roster.hurry())
-        links = self._around.roster.links()
-        attending = [asyncio.create_task(self._attend(link)) for link in links]
-        closes_at = self._clock.monotonic() + self._timings.freeze_s
-        try:
-            while not self._cancelled:
-                now = self._clock.monotonic()
-                if self._frozen is None and (len(self._listings) == len(links) or now >= closes_at):
-                    self._close(links)
-                    hurrying.close()
-                if self._frozen is not None:
-                    if self._present(now) and self.targets.expire(self._contacts, now):
-                        self._change()
-                    if self.targets.converged or not self._frozen.targets:
-                        return
-                    if not self.targets.holding_slot(but=self._is_silent):
-                        self._around.slot.leave(self)
-                await self._wait(self._timings.poll_s)
-        finally:
-            hurrying.close()
-            for task in attending:
-                task.cancel()
-            for result in await asyncio.gather(*attending, return_exceptions=True):
-                if isinstance(result, Exception):
-                    _log.error("attending an agent broke off", exc_info=result)
+        order = self._open()
+        with contextlib.ExitStack() as dispatching:
+            dispatching.enter_context(self._around.roster.hurry())
+            self._attendants = {
+                link.address: Attendant(link, order, self.targets, self._clock, self._timings, self._change)
+                for link in self._around.roster.links()
+            }
+            tasks = [asyncio.create_task(each.run()) for each in self._attendants.values()]
+            try:
+                await self._until_decided(order, dispatching)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                for result in await asyncio.gather(*tasks, return_exceptions=True):
+                    if isinstance(result, Exception):
+                        _log.error("attending an agent broke off", exc_info=result)
         if self._frozen is None:
-            self._close(links)
-        if not self.targets.converged:
-            await self._withdraw(links)
+            self._close(order)
+        if self._cancelled and not self.targets.converged:
+            await self._withdraw()
 
-    def _open(self) -> None:
+    async def _until_decided(self, order: Order, dispatching: contextlib.ExitStack) -> None:
+        """Returns when every target is decided, when there is none, or at a cancel."""
+        closes_at = self._clock.monotonic() + self._timings.freeze_s
+        while not self._cancelled:
+            now = self._clock.monotonic()
+            if self._frozen is None and (now >= closes_at or all(each.listing for each in self._attendants.values())):
+                self._close(order)
+                dispatching.close()
+            if self._frozen is not None:
+                if self._present(now):
+                    contacts = {address: each.contact for address, each in self._attendants.items()}
+                    if self.targets.expire(contacts, now):
+                        self._change()
+                if self.targets.converged or not self._frozen.targets:
+                    return
+                if not self.targets.holding_slot(but=self._is_silent):
+                    self._around.slot.leave(self)
+            await self._wait(self._timings.poll_s)
+
+    def _open(self) -> Order:
         """Fix the offered start and with it every deadline."""
         spec, timings = self.request.spec, self._timings
         delay_s = (
@@ -229,36 +231,39 @@ class CaptureRun:
             if spec.start_delay_ms is None
             else spec.start_delay_ms / 1000
         )
+        announce_s = timings.announce_s + timings.announce_per_window * spec.duration_ms / 1000
         now = self._clock.monotonic()
-        self._start_at_ns = self._clock.wall_ns() + int(delay_s * _NS)
         self._window_ends = now + delay_s + spec.duration_ms / 1000
-        self._deadlines = Deadlines(announce_by=self._window_ends + self._announce_s + timings.agent_first_s)
         self._last_look = now
+        self._order = Order(
+            capture_id=self.capture_id,
+            spec=spec,
+            start_at_ns=self._clock.wall_ns() + int(delay_s * _NS),
+            announce_s=announce_s,
+            deadlines=Deadlines(announce_by=self._window_ends + announce_s + timings.agent_first_s),
+            strangers=self._strangers,
+        )
         self._move(CaptureState.DISPATCHING)
+        return self._order
 
-    @property
-    def _announce_s(self) -> float:
-        return self._timings.announce_s + self._timings.announce_per_window * self.request.spec.duration_ms / 1000
-
-    def _close(self, links: list[AgentLink]) -> None:
+    def _close(self, order: Order) -> None:
         """Freeze the set; who has not answered by now owes its targets."""
-        seen = []
-        for link in links:
-            if (listing := self._listings.get(link.address)) is not None:
-                seen.append(Seen(link.address, listing.node, listing.workers))
-                continue
-            earlier = link.listing
-            silent = link.trouble or f"no answer within {self._timings.freeze_s:g} s"
-            seen.append(
-                Seen(link.address, silent=silent)
-                if earlier is None
-                else Seen(link.address, earlier.node, earlier.workers, silent)
-            )
-        self._frozen = freeze(seen)
+        self._frozen = freeze([each.seen() for each in self._attendants.values()])
         self._frozen_at_ns = self._clock.wall_ns()
-        self.targets.close(self._frozen.targets, self._deadlines)
+        self.targets.close(self._frozen.targets, order.deadlines)
         self._say(self._frozen.message)
         self._move(CaptureState.COLLECTING)
+
+    def _is_silent(self, address: str) -> bool:
+        return address in self._attendants and self._attendants[address].silent
+
+    def _present(self, now: float) -> bool:
+        """False for a moment after this process itself was away (suspended, starved): what was not heard meanwhile is
+        nobody else's fault, so every agent is asked once more before anything is given up."""
+        if now - self._last_look > _AWAY_S:
+            self._judge_from = now + states.LAST_ANSWER_GRACE_S
+        self._last_look = now
+        return now >= self._judge_from
 
     def _converge(self) -> Outcome | None:
         """Everything is decided. None: there is nothing to publish, the capture ends here."""
@@ -293,109 +298,11 @@ class CaptureRun:
             self._move(CaptureState(outcome.value))
             self._change()
 
-    # ---- one agent
-
-    async def _attend(self, link: AgentLink) -> None:
-        listing = await self._list(link)
-        if self._frozen is not None:
-            return  # too late: its workers belong to the next capture
-        self._listings[link.address] = listing
-        mine = [worker.registration for worker in listing.workers if dispatchable(worker)]
-        self.targets.propose(link.address, mine, self._deadlines)
-        self._change()
-        known = False
-        while not self.targets.closed or self.targets.open(link.address):
-            if not mine:
-                return
-            try:
-                if known:
-                    facts = await link.facts(self.capture_id, self._timings.call_s)
-                else:
-                    facts = await self._dispatch(link)
-            except TryAgain as error:
-                self._trouble(link, error)
-            except SameshotError as error:
-                self._refused(link, error)
-                return
-            else:
-                known = facts.known
-                self._take(link, facts)
-            await self._clock.sleep(self._poll_s if known else min(self._poll_s, self._timings.poll_s))
-
-    async def _list(self, link: AgentLink) -> Listing:
-        while True:
-            try:
-                listing = await link.list_workers(self._timings.freeze_s)
-            except SameshotError as error:
-                self._trouble(link, error)
-                await self._clock.sleep(self._timings.poll_s)
-            else:
-                self._contacts[link.address] = Contact(listing.asked_at)
-                return listing
-
-    async def _dispatch(self, link: AgentLink) -> Facts:
-        """At least once: asked again until the agent has answered, and whenever it has forgotten us."""
-        if self._strangers is not None and link.address not in self._strangers | self._dispatched:
-            await self._check_unknown(link)
-        self._dispatched.add(link.address)
-        facts = self.targets.of(link.address).values()
-        request = pb.DispatchRequest(
-            capture_id=self.capture_id,
-            start_at_ns=self._start_at_ns or 0,
-            announce_timeout_ms=int(self._announce_s * 1000),
-            targets=[
-                pb.DispatchTarget(target_id=fact.target_id, registration=fact.identity.registration or "")
-                for fact in facts
-                if not fact.state.terminal
-            ],
-        )
-        to_proto(self.request.spec, request.spec)
-        return await link.dispatch(request, self._timings.call_s)
-
-    async def _check_unknown(self, link: AgentLink) -> None:
-        """An agent that was silent when this id was chosen may hold an older capture's traces under it."""
-        if await link.known_captures([self.capture_id], self._timings.call_s):
-            raise SameshotError(
-                f"{link.name} has traces of an earlier, lost capture under this id; it was not asked again."
-            )
-        assert self._strangers is not None
-        self._strangers |= {link.address}
-
-    def _take(self, link: AgentLink, facts: Facts) -> None:
-        self._contacts[link.address] = Contact(facts.asked_at)
-        if self.targets.merge(link.address, facts.targets, link.capabilities, self._clock.monotonic()):
-            self._change()
-
-    def _trouble(self, link: AgentLink, error: SameshotError) -> None:
-        known = self._contacts.get(link.address, Contact())
-        self._contacts[link.address] = msgspec.structs.replace(known, trouble=link.trouble or str(error))
-
-    def _refused(self, link: AgentLink, error: SameshotError) -> None:
-        self.targets.fail(FailureReason.REFUSED, lambda _: str(error), self._clock.monotonic(), address=link.address)
-        self._change()
-
-    def _is_silent(self, address: str) -> bool:
-        """Its targets may stay undecided for long; the next capture need not wait for that."""
-        contact = self._contacts.get(address, Contact())
-        return bool(contact.trouble) and contact.silent_since(self._clock.monotonic() - 3 * self._timings.call_s)
-
-    def _present(self, now: float) -> bool:
-        """False for a moment after this process itself was away (suspended, starved): what was not heard meanwhile is
-        nobody else's fault, so every agent is asked once more before anything is given up."""
-        if now - self._last_look > _AWAY_S:
-            self._judge_from = now + states.LAST_ANSWER_GRACE_S
-        self._last_look = now
-        return now >= self._judge_from
-
-    @property
-    def _poll_s(self) -> float:
-        """Large jobs are looked at less often, so that looking never takes the coordinator's whole time."""
-        return max(self._timings.poll_s, len(self.targets.addresses()) / self._timings.polls_per_s)
-
     # ---- the end by a cancel
 
-    async def _withdraw(self, links: list[AgentLink]) -> None:
-        asked = [link for link in links if self.targets.open(link.address) and link.address in self._dispatched]
+    async def _withdraw(self) -> None:
+        asked = [each.link for each in self._attendants.values() if each.dispatched]
+        asked = [link for link in asked if self.targets.open(link.address)]
         withdrawal = Withdrawal(self.targets)
         reason = f"cancelled by {self.request.caller}"
         answers = await ask_all(asked, lambda link: link.withdraw(self.capture_id, reason, self._timings.call_s))

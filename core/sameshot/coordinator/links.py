@@ -23,7 +23,7 @@ from sameshot.api.views import MAX_MESSAGE_BYTES
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.directory import AgentDirectory
 from sameshot.errors import SameshotError
-from sameshot.model import JobRef, TargetFact, Worker
+from sameshot.model import FailureReason, JobRef, TargetFact, Worker
 from sameshot.profiler.daemon import CAPABILITIES, BackendName, Capabilities
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
@@ -128,7 +128,7 @@ class AgentLink:
     async def _facts(self, method: Any, request: Any, timeout_s: float) -> Facts:
         asked_at = self._clock.monotonic()
         answer: pb.CaptureFacts = await self._call(method, request, timeout_s)
-        return Facts(answer.known, tuple(from_proto(each, TargetFact) for each in answer.targets), asked_at)
+        return Facts(answer.known, tuple(map(_fact, answer.targets)), asked_at)
 
     async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
         asked_at = self._clock.monotonic()
@@ -245,6 +245,17 @@ async def ask_most(
     return {
         address: task.result() for task, address in tasks.items() if not task.cancelled() and task.exception() is None
     }
+
+
+def _fact(message: pb.Target) -> TargetFact:
+    """A newer agent may know reasons that we don't: its target has failed all the same, in its own words."""
+    if message.state == pb.FAILED and message.failure.reason not in set(FailureReason):
+        known = pb.Target()
+        known.CopyFrom(message)
+        known.failure.detail = f"{message.failure.reason}: {message.failure.detail}"
+        known.failure.reason = FailureReason.REFUSED
+        message = known
+    return from_proto(message, TargetFact)
 
 
 async def _quietly(call: Awaitable[object]) -> None:
