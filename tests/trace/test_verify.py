@@ -25,7 +25,7 @@ OTHER = "0199c0de-0000-7000-8000-000000000002"
 NOTHING = Expectation()
 BY_PATH = Expectation(UUID, 0, BoundBy.PATH)
 BY_BYTES = Expectation(UUID, 0)
-BLOCKS = (1, 7, 64, 1000, 1 << 20)
+BLOCKS = (7, 300, 1 << 20)
 
 
 def check(data: bytes, expect: Expectation = NOTHING, **options: Any) -> VerifiedTrace:
@@ -163,6 +163,7 @@ def test_a_plain_file_with_a_gz_name_is_told_by_its_content(shared_data: Path) -
         (b"[" * 64 + b"]" * 64, InvalidKind.DEPTH),
         (b"[" * 100_000 + b"]" * 100_000, InvalidKind.DEPTH),
         (b'["]",' * 70 + b"1" + b',"["]' * 70, InvalidKind.DEPTH),
+        (b'["\\"",' + b"[" * 64 + b"]" * 64 + b',"\\""]', InvalidKind.DEPTH),
         (b'{"\\"}":' * 70 + b"1" + b"}" * 70, InvalidKind.DEPTH),
         (b"01", InvalidKind.JSON),
         (b"1.", InvalidKind.JSON),
@@ -193,14 +194,14 @@ def test_a_plain_file_with_a_gz_name_is_told_by_its_content(shared_data: Path) -
 @pytest.mark.parametrize("where", ["args", "ts", "name", "head", "tail"])
 def test_a_faulty_value_is_named_wherever_it_stands(value: bytes, kind: InvalidKind, where: str) -> None:
     if where in ("head", "tail"):
-        marked = make_trace(events=50, displayTimeUnit="HERE" if where == "head" else "ms")
+        marked = make_trace(events=5, displayTimeUnit="HERE" if where == "head" else "ms")
         if where == "tail":
             marked = marked.replace(b'"/tmp/trace.json"', b'"HERE"')
         index = None
     else:
         odd = {"args": event(args={"x": "HERE"}), "ts": event(ts="HERE"), "name": event(name="HERE")}[where]
-        marked = trace_of(*[event()] * 30, odd, *[event()] * 30)
-        index = 30
+        marked = trace_of(*[event()] * 6, odd, *[event()] * 6)
+        index = 6
     data = marked.replace(b'"HERE"', value)
     begins = marked.index(b'"HERE"')
     ends = begins + len(value)
@@ -299,10 +300,10 @@ def test_a_border_inside_a_text_or_a_nested_list_is_no_border() -> None:
     odd = event(name=text, args={"list": [{"a": 1}, {"b": "},{"}], "name": "}, {"})
     plain = event()
     for indent in (None, 1):
-        data = make_trace(traceEvents=[odd, plain] * 40, indent=indent)
+        data = make_trace(traceEvents=[odd, plain] * 10, indent=indent)
         for size in (1, 5, 17, 100, 1001):
             found = check(data, block_size=size)
-            assert (found.events, found.elements) == (80, 80)
+            assert (found.events, found.elements) == (20, 20)
 
 
 def test_a_border_inside_a_text_does_not_save_a_broken_file() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oracle import is_trace
 
 from sameshot.errors import TraceError
-from sameshot.trace import scan
+from sameshot.trace import bounds, outline, scan
 from sameshot.trace.events import Event
 from sameshot.trace.verify import VerifiedTrace, verify
 
@@ -87,7 +87,13 @@ class Collected:
 def verdict(data: bytes, size: int, some: int, *, sink: bool) -> VerifiedTrace | tuple[Any, ...]:
     collected = Collected() if sink else None
     try:
-        with mock.patch.object(scan, "_SOME", some):
+        slices = 1 << 18 if some == 1 << 20 else 64
+        with (
+            mock.patch.object(scan, "_SOME", some),
+            mock.patch.object(outline, "_SLICE", slices),
+            mock.patch.object(bounds, "_SLICE", slices),
+            mock.patch.object(outline, "_MANY", size),
+        ):
             found = verify(io.BytesIO(data), block_size=size, sink=collected)
     except TraceError as error:
         return error.kind, error.byte_offset, error.event_index

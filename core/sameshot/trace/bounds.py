@@ -11,10 +11,12 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from sameshot.trace.outline import blank_escapes
+
 _STRUCTURE = b'"[]{}'
 _REST = bytes(sorted(set(range(256)) - set(_STRUCTURE)))
 _PEELS = 8  # one pass removes at most two levels
-_ESCAPE = re.compile(rb"\\.", re.DOTALL)
+_OVERLAP = 8  # an exponent at a slice's border is whole in one of its two slices
 _SLICE = 1 << 18  # bounds the index arrays, which are eight times as large
 _EXPONENT = re.compile(rb"[eE][+]?[0-9]+(?=[ \t\n\r,\]}])")
 _MANTISSA = re.compile(rb"[-+.0-9]+\Z")
@@ -37,7 +39,7 @@ def is_shallow(block: bytes) -> bool:
 def _brackets(block: bytes) -> bytes:
     """The brackets of a JSON text that stand outside its strings: an even number of quotes goes before them."""
     if b"\\" in block:
-        block = _ESCAPE.sub(b"", block)
+        block = blank_escapes(block)
     marks = np.frombuffer(block.translate(None, _REST), np.uint8)
     found = []
     for start in range(0, marks.size, _SLICE):
@@ -59,21 +61,29 @@ def has_no_huge_number(block: bytes) -> bool:
     end with a number.
     """
     data = np.frombuffer(block, np.uint8)
-    digit = (data - 48) < 10
+    return all(
+        _has_no_huge_number(block, data[start : start + _SLICE + _OVERLAP], start)
+        for start in range(0, data.size, _SLICE)
+    )
+
+
+def _has_no_huge_number(block: bytes, part: npt.NDArray[np.uint8], start: int) -> bool:
+    digit = (part - 48) < 10
     if digit.size >= 64:
         eights = digit[: digit.size // 64 * 64].view(np.uint64) == _EIGHT_TRUE
         if (eights.view(np.uint64) == _EIGHT_TRUE).any():
             return False
-    exponent = (data | 0x20) == 0x65
+    exponent = (part | 0x20) == 0x65
     marks = exponent[1:-1] & digit[:-2]
     if not marks.any():
         return True
     mantissa_end: npt.NDArray[np.intp] = np.flatnonzero(marks)
     power = mantissa_end + 2
-    power += data[power] == 0x2B
+    power += part[power] == 0x2B
     last = digit.size - 1
-    large = digit[power] & digit[np.minimum(power + 1, last)] & digit[np.minimum(power + 2, last)]
-    return not any(_may_be_number(block, at) for at in mantissa_end[large].tolist())
+    # Where the part ends too early for an exponent, the next part has it whole.
+    large = digit[np.minimum(power, last)] & digit[np.minimum(power + 1, last)] & digit[np.minimum(power + 2, last)]
+    return not any(_may_be_number(block, start + at) for at in mantissa_end[large].tolist())
 
 
 def _may_be_number(block: bytes, at: int) -> bool:

@@ -26,9 +26,13 @@ _MAX_WARNINGS = 20
 _MAX_TEXT = 1000
 
 
+_MAX_SIZE = 1 << 20  # bytes of a value that is decoded; libkineto's are far below
+
+
 class _Distributed(msgspec.Struct, gc=False):
-    rank: Any = None
-    world_size: Any = None
+    # It may hold every process group of a large job, of which nothing is needed.
+    rank: msgspec.Raw = msgspec.Raw(b"null")
+    world_size: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class Header:
@@ -51,9 +55,9 @@ class Header:
         if key == DISTRIBUTED:
             self._take_distributed(raw, offset)
             return
-        value = _decoded(raw, Any)
+        value = _decoded(raw, Any) if len(raw) <= _MAX_SIZE else None
         if key == JOB_NAME:
-            self.job_name = value if isinstance(value, str) else raw[:_MAX_TEXT].decode(errors="replace")
+            self.job_name = (value if isinstance(value, str) else raw.decode(errors="replace"))[:_MAX_TEXT]
             self._job_names.append((self.job_name, offset))
         elif key == HOST_NAME and isinstance(value, str):
             self.host_name = value
@@ -103,8 +107,7 @@ def _decoded(raw: bytes, wanted: Any) -> Any:
         return None
 
 
-def _number(value: Any) -> int | None:
+def _number(raw: msgspec.Raw) -> int | None:
     """A rank or world size, written as a number or as digits."""
-    if type(value) is int:
-        return value
-    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10 else None
+    text = bytes(raw).strip(b'"')
+    return int(text) if text.isdigit() and len(text) < 10 else None

@@ -257,7 +257,9 @@ class DocumentScanner:
             after = _AFTER_EVENT.match(buf, end)
             if after is not None:
                 if self._take(view[:end]):
-                    self._drop(after.end() if after[1] == b"," else after.end() - 1)
+                    if after[1] == b"]":
+                        return self._close(after.end() - 1)
+                    self._drop(after.end())
                     return True
                 raise self._refused()
             if strict.skip_space(buf, end) < len(buf):
