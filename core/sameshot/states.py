@@ -137,9 +137,10 @@ def _overdue(known: TargetFact) -> tuple[FailureReason, str]:
         )
     if known.state is TargetState.DISPATCHED and (waits := _WAITS.match(known.note)):
         return _WAITED_FOR[waits[0]]
+    waiting = f" ({known.note.rstrip('.')})" if known.note else ""
     return (
         FailureReason.MISSING,
-        f"No trace file appeared by the announce deadline; the last thing seen was {known.state.name}.",
+        f"No trace file appeared by the announce deadline; the last thing seen was {known.state.name}{waiting}.",
     )
 
 

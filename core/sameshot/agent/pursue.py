@@ -94,7 +94,9 @@ class Pursuit:
                     facts = await daemon.trigger([_request(capture, target) for target in asked])
                     known.update({fact.target_id: fact for fact in facts})
             for target in targets:
-                if (fact := known.get(target.id)) is not None:
+                fact = known.get(target.id)
+                # Of what is still to be asked for, only a fresh answer says what it waits for.
+                if fact is not None and (target in asked or fact.status not in _ASK_AGAIN):
                     await self._learn(capture, target, _as_target_fact(target, fact))
         except Unreachable as error:
             for target in targets:
