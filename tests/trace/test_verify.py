@@ -15,7 +15,7 @@ from make_trace import BASE_TIME_NS, make_document, make_events, make_trace, win
 
 from sameshot.errors import TraceError
 from sameshot.model import BoundBy, Encoding, InvalidKind
-from sameshot.trace import scan
+from sameshot.trace import outline, scan
 from sameshot.trace.events import Event
 from sameshot.trace.read import read_trace
 from sameshot.trace.verify import Expectation, VerifiedTrace, verify, verify_paths
@@ -329,6 +329,14 @@ def test_a_value_larger_than_the_limit_is_an_error_of_its_own(monkeypatch: pytes
     broken = trace_of(event(), event(name="HERE"), *[event()] * 300).replace(b"HERE", b'a"b')
     assert fault(broken, block_size=1000).kind is InvalidKind.JSON
     check(trace_of(event(), event(args={"x": "y" * 15_000}), event()), block_size=1000)
+
+
+def test_the_end_of_the_list_is_found_wherever_it_falls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_SOME", 50)
+    monkeypatch.setattr(outline, "_SLICE", 64)
+    for pad in range(200):
+        data = json.dumps([event(), event(args={"x": [{}, {}], "y": "y" * pad})]).encode()
+        assert check(data, block_size=pad + 1).elements == 2, pad
 
 
 # -- oddities -------------------------------------------------------------------------------------------------------
