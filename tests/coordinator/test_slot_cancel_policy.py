@@ -194,6 +194,19 @@ async def test_the_slot_of_a_cancelled_capture_stays_taken_while_workers_may_sti
 
 
 @in_loop
+async def test_the_slot_of_a_capture_that_was_withdrawn_everywhere_is_free_at_once(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as agent, coordinating(tmp_path, [agent]) as client:
+        agent.script = stay(TargetState.QUEUED)
+        started = await client.start_capture(CaptureSpec(duration_ms=1000, start_delay_ms=600_000))
+        await until_view(
+            client, started.capture_id, lambda view: {each.state for each in view.targets} == {TargetState.QUEUED}
+        )
+        assert (await client.cancel(started.capture_id)).withdrawn.startswith("2 of 2 configs were withdrawn")
+        agent.script = deliver
+        assert (await client.wait((await client.start_capture(SPEC)).capture_id)).outcome is Outcome.SUCCEEDED
+
+
+@in_loop
 async def test_the_policy_is_checked_before_anything_is_sent(tmp_path: Path) -> None:
     policy = CapturePolicy(max_duration_ms=2000, max_duration_with_stack_ms=500, max_captures_at_once=1)
     async with one_node(tmp_path) as agent, coordinating(tmp_path, [agent], policy=policy) as client:

@@ -119,9 +119,14 @@ class Book:
             raise UnknownCapture(f"The manifest of capture {view.capture_id} is gone from {view.manifest_uri}.")
         return data, view.manifest_uri
 
-    async def captures(self) -> list[CaptureView]:
-        """All of them, newest first, without targets."""
+    async def captures(self, *, unsettled: bool = False) -> list[CaptureView]:
+        """All of them, newest first, without targets; `unsettled`: only what runs or has yet to be published.
+
+        The latter needs no look into the archive, which may be away, or not be listable with our credentials.
+        """
         running = [run.view(targets=False) for run in reversed(self._runs.values())]
+        if unsettled:
+            return [view for view in running if not view.state.terminal or (view.expected and not view.published)]
         several = asyncio.Semaphore(16)
 
         async def read(capture_id: str) -> CaptureView | None:

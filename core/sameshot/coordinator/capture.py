@@ -75,6 +75,7 @@ class CaptureRun:
         self._note = ""
         self._cancelled = False
         self._withdrawn = ""
+        self._leaves_recordings = False
         self._frozen: Frozen | None = None
         self._order: Order | None = None
         self._frozen_at_ns: int | None = None
@@ -314,13 +315,14 @@ class CaptureRun:
                 self.targets.merge(link.address, told.targets, link.capabilities, now)
             withdrawal.answered(link, told)
         self._withdrawn = withdrawal.words()
+        self._leaves_recordings = withdrawal.leaves_recordings
         self.targets.fail(FailureReason.CANCELLED, withdrawal.detail, now)
         self._change()
 
     def _give_slot_back(self) -> None:
         """At once, unless workers may still be recording a window that nobody waits for any more."""
         wait_s = self._window_ends - self._clock.monotonic()
-        if self._cancelled and wait_s > 0 and self.targets.may_record():
+        if self._leaves_recordings and wait_s > 0:
             self._leaving = asyncio.create_task(self._leave_later(wait_s))
         else:
             self._around.slot.leave(self)

@@ -90,7 +90,7 @@ class CoordinatorService(CoordinatorServicer):
     async def ListCaptures(self, request: pb.ListCapturesRequest, context: Any) -> pb.ListCapturesResponse:  # noqa: N802
         await self._authenticator.caller(context)
         answer = pb.ListCapturesResponse()
-        for view in await self._book.captures():
+        for view in await self._book.captures(unsettled=request.unsettled):
             to_proto(view, answer.captures.add())
         return answer
 

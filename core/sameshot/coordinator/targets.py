@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from sameshot import states
 from sameshot.api.views import by_rank
 from sameshot.coordinator.plan import Planned
-from sameshot.model import FailureReason, Registration, TargetFact, TargetState
+from sameshot.model import FailureReason, Registration, TargetFact
 from sameshot.profiler.daemon import Capabilities
 from sameshot.states import Contact, Deadlines
 
@@ -125,15 +125,6 @@ class TargetSet:
     def holding_slot(self, *, but: Callable[[str], bool] = lambda address: False) -> int:
         """Targets whose worker is still expected to record, not counting those of agents that `but` names."""
         return sum(not states.frees_slot(track.fact) and not but(track.address or "") for track in self._tracks)
-
-    def may_record(self) -> bool:
-        """Some worker may have its config, so its profiler is possibly taken until the window ends."""
-        return any(
-            TargetState.QUEUED
-            <= (track.fact.failure.last_state if track.fact.failure else track.fact.state)
-            < TargetState.ANNOUNCED
-            for track in self._tracks
-        )
 
     def _set(self, track: Track, fact: TargetFact, now: float) -> None:
         if fact is not track.fact and fact != track.fact:

@@ -22,6 +22,7 @@ class Withdrawal:
         }
         self._withdrawn: set[str] = set()
         self._unanswered: set[str] = set()
+        self._fetched: set[str] = set()
         self._stuck: set[str] = set()  # could not be taken back
 
     def answered(self, link: AgentLink, answer: Facts | None) -> None:
@@ -33,18 +34,28 @@ class Withdrawal:
                 self._unanswered.add(fact.target_id)
             elif not answer.known:
                 self._unsent.add(fact.target_id)
+            elif fact.failure is not None and fact.failure.reason is not FailureReason.CANCELLED:
+                continue  # it failed meanwhile, for a reason of its own
             elif (reached := _reached(fact)) >= TargetState.CONSUMED:
-                continue
+                self._fetched.add(fact.target_id)
             elif fact.state is TargetState.FAILED and (reached < TargetState.QUEUED or link.capabilities.can_withdraw):
                 self._withdrawn.add(fact.target_id)
             else:
                 self._stuck.add(fact.target_id)
 
+    @property
+    def leaves_recordings(self) -> bool:
+        """Some worker may have its config, so its profiler is possibly taken until the window ends."""
+        if self._stuck or self._unanswered:
+            return True
+        return any(
+            fact.target_id in self._fetched and _reached(fact) < TargetState.ANNOUNCED for fact in self._targets.facts
+        )
+
     def words(self) -> str:
         """One or two sentences for the capture."""
         unsent = len(self._unsent - self._withdrawn - self._unanswered - self._stuck)
         asked = len(self._before) - unsent
-        recording = asked - len(self._withdrawn) - len(self._stuck) - len(self._unanswered)
         archived = sum(
             fact.target_id in self._before and fact.state is TargetState.ARCHIVED for fact in self._targets.facts
         )
@@ -53,8 +64,8 @@ class Withdrawal:
             parts.append(f"{unsent} were never sent")
         if self._stuck:
             parts.append(f"{len(self._stuck)} could not be taken back and may still be recorded")
-        if recording - archived > 0:
-            parts.append(f"{recording - archived} were already fetched: what they record stays on the node")
+        if self._fetched:
+            parts.append(f"{len(self._fetched)} were already fetched: what they record stays on the node")
         if archived:
             parts.append(f"{archived} were archived meanwhile")
         if self._unanswered:
