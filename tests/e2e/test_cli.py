@@ -16,6 +16,9 @@ from pathlib import Path
 import pytest
 from live import TRAIN, free_port, wait_for
 
+from sameshot.cli.capture import _cancelled
+from sameshot.errors import Unreachable
+
 pytestmark = pytest.mark.live
 
 SHORT = ("--duration", "300ms", "--activities", "cpu")
@@ -196,7 +199,8 @@ def test_doctor_finds_a_healthy_job_healthy_and_names_a_worker_that_ignores_the_
     healthy = terminal.run("doctor")
     assert healthy.returncode == 0, healthy.stdout
     assert "2 of 2 ranks are registered" in healthy.stdout
-    assert "registered" in healthy.stdout.split("torch daemon mode", 1)[1]
+    assert "entered daemon mode" in healthy.stdout
+    assert "a window of 0.1 s was written" in healthy.stdout
 
     uid = terminal.json("jobs")[0]["job"]["uid"]
     with contextlib.ExitStack() as stack:
@@ -233,6 +237,51 @@ def test_run_returns_the_exit_code_of_the_command_and_leaves_nothing_behind(
         assert list(runtime.iterdir()) == []
     finally:
         shutil.rmtree(runtime, ignore_errors=True)
+
+
+def test_run_returns_the_exit_code_also_when_the_archive_is_out_of_reach() -> None:
+    runtime = Path(tempfile.mkdtemp(prefix="ss", dir="/tmp"))
+    terminal = Terminal(runtime)
+    terminal.environment.update(  # the discard port: nobody listens
+        AWS_ENDPOINT_URL="http://127.0.0.1:9", AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x", AWS_REGION="x"
+    )
+    try:
+        done = terminal.run("run", "--single", "--archive", "s3://nobody/x", "--", sys.executable, "-c", "exit(7)")
+        assert done.returncode == 7, done.stderr
+    finally:
+        shutil.rmtree(runtime, ignore_errors=True)
+
+
+def test_the_demonstration_removes_nothing_that_is_not_its_own(terminal: Terminal, tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    done = terminal.run("demo", "--out", str(tmp_path))
+    assert done.returncode == 2
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_plain_install_can_talk_to_a_coordinator_and_says_what_more_a_command_needs(tmp_path: Path) -> None:
+    blocked = ("isal", "jinja2", "numpy", "obstore", "torch")
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nfor name in {blocked}:\n    sys.modules[name] = None\n")
+    plain = Terminal(tmp_path / "rt")
+    plain.environment["PYTHONPATH"] = str(tmp_path)
+    assert plain.run("capture", "--help").returncode == 0
+    assert plain.run("workers").returncode == 6
+    needs_more = plain.run("analyze", str(tmp_path / "manifest.json"))
+    assert needs_more.returncode == 2
+    assert "pip install 'sameshot[local]'" in needs_more.stderr
+
+
+class _Deaf:
+    """A coordinator that does not answer a cancel."""
+
+    def cancel(self, capture_id: str) -> None:
+        raise Unreachable("The coordinator does not answer.")
+
+
+def test_a_cancel_that_nobody_confirmed_claims_nothing_about_traces() -> None:
+    said = _cancelled(_Deaf(), "c1")  # type: ignore[arg-type]
+    assert "not confirmed" in said
+    assert "kept" not in said
 
 
 def test_a_command_that_does_not_exist_is_a_usage_error(terminal: Terminal, tmp_path: Path) -> None:

@@ -65,10 +65,11 @@ def test_the_next_run_removes_what_a_killed_one_left(root: Path) -> None:
     assert not left.exists()
 
 
-def test_trace_bytes_that_never_reached_the_archive_are_never_removed(root: Path) -> None:
-    left = killed_run("spool-n0/captures/c/t/raw.json")
+@pytest.mark.parametrize("trace", ["spool-n0/captures/c/t/raw.json", "n0/captures/c/main/0/trace_7.json"])
+def test_trace_bytes_that_never_reached_the_archive_are_never_removed(root: Path, trace: str) -> None:
+    left = killed_run(trace)
     run = RunFolder.create()
-    assert (left / "spool-n0/captures/c/t/raw.json").read_text() == "x"
+    assert (left / trace).read_text() == "x"
     run.close(keep=False)
 
 

@@ -328,8 +328,10 @@ class CaptureUpdate(_message.Message):
     def __init__(self, capture: _Optional[_Union[Capture, _Mapping]] = ..., changed: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., delta: bool = ...) -> None: ...
 
 class ListCapturesRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("unsettled",)
+    UNSETTLED_FIELD_NUMBER: _ClassVar[int]
+    unsettled: bool
+    def __init__(self, unsettled: bool = ...) -> None: ...
 
 class ListCapturesResponse(_message.Message):
     __slots__ = ("captures",)

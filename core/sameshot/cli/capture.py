@@ -166,12 +166,21 @@ def _wait_or_cancel(client: Client, view: CaptureView, output: Output) -> Captur
         return _last(follow(client.watch(view.capture_id), console(quiet=output is Output.JSON)))
     except KeyboardInterrupt:
         typer.secho("\ncancelling…", err=True, fg="yellow")
-        with contextlib.suppress(KeyboardInterrupt, SameshotError):
-            client.cancel(view.capture_id)
-            view = client.wait(view.capture_id, timeout_s=CANCEL_WAIT_S)
-        kept = f"; {view.archived} traces are kept, {view.manifest_uri}" if view.archived else "; no trace was kept"
-        typer.secho(f"capture {view.capture_id} is {view.state.value}{kept}", err=True, fg="yellow")
+        typer.secho(_cancelled(client, view.capture_id), err=True, fg="yellow")
         raise
+
+
+def _cancelled(client: Client, capture_id: str) -> str:
+    """Cancel, and say what that is known to have done."""
+    try:
+        view = client.cancel(capture_id)
+        if not view.state.terminal:
+            view = client.wait(capture_id, timeout_s=CANCEL_WAIT_S)
+    except (KeyboardInterrupt, SameshotError) as error:
+        why = str(error) or "interrupted again"
+        return f"the cancel of capture {capture_id} is not confirmed ({why}); see: sameshot watch {capture_id}"
+    kept = f"{view.archived} traces are kept, {view.manifest_uri}" if view.archived else "no trace was kept"
+    return f"capture {capture_id} is {view.state.value}; {kept}"
 
 
 def _last(view: CaptureView | None) -> CaptureView:

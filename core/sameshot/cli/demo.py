@@ -67,8 +67,7 @@ def demo(
         raise UsageError(f"--slow-rank {slow_rank} is not one of the {shape.world_size} ranks.")
     spec = CaptureSpec(duration_ms=milliseconds(duration), activities=(Activity.CPU,), with_stack=with_stack)
     screen = console()
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
+    _clear(out)
     setup = LocalSetup(
         name="demo",
         archive=str((out / "archive").absolute()),
@@ -96,6 +95,25 @@ def demo(
             raise SameshotError(f"The job's launchers ended with {codes}, expected 0; see the logs in {out / 'job'}.")
         _say(screen, "the job ended by itself with exit code 0")
     _say(screen, f"open {out / 'report.html'} (before: {out / 'first' / 'report.html'})")
+
+
+# What the demonstration leaves in its folder, and all that it ever removes.
+_OURS = ("archive", "first", "job", "report.html", "summary.json")
+
+
+def _clear(out: Path) -> None:
+    """Make room for a new demonstration; raises UsageError rather than remove anything that is not of an older one."""
+    out.mkdir(parents=True, exist_ok=True)
+    foreign = sorted(path.name for path in out.iterdir() if path.name not in _OURS)
+    if foreign:
+        raise UsageError(
+            f"{out} holds {foreign[0]!r}, which is not of a demonstration; name an empty folder with --out."
+        )
+    for path in out.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def _capture(local: LocalRun, spec: CaptureSpec, out: Path, screen: Console) -> Summary:

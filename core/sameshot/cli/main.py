@@ -51,6 +51,10 @@ _ClickException: type[typer.BadParameter] = next(
 )
 
 
+# What only some commands need; a plain install can talk to a coordinator without them.
+_EXTRAS = {"isal", "jinja2", "numpy", "obstore"}
+
+
 class Terminated(SystemExit):
     """SIGTERM, as an exception, so that what is running can clean up."""
 
@@ -77,8 +81,15 @@ def invoke(arguments: list[str]) -> int:
     except SameshotError as error:
         typer.secho(f"error: {error}", err=True, fg="red")
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRAS:
+            raise
+        typer.secho(
+            f"error: this needs {error.name}; install it with: pip install 'sameshot[local]'", err=True, fg="red"
+        )
+        return 2
     except BrokenPipeError:
-        return 0
+        return 128 + signal.SIGPIPE  # whoever read our output has gone: nothing is claimed
     return result if isinstance(result, int) else 0
 
 

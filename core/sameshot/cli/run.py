@@ -73,13 +73,20 @@ def run(
         single=single,
         arm_spawned=arm_spawned,
     )
-    with LocalRun(setup) as local:
-        code = _train(local, command)
-        if not local.settle(SETTLE_S):
-            typer.secho("sameshot: gave up waiting for unfinished captures", err=True, fg="yellow")
-        for path in local.stop():
-            typer.secho(f"sameshot: not archived, kept: {path}", err=True, fg="yellow")
+    local = LocalRun(setup)
+    try:
+        with local:
+            code = _train(local, command)
+            for view in local.settle(SETTLE_S):
+                _warn(f"capture {view.capture_id} is {view.state.value}, {view.archived} archived, and not published")
+    finally:
+        for path in local.left_behind:
+            _warn(f"not archived, kept: {path}")
     raise typer.Exit(code)
+
+
+def _warn(text: str) -> None:
+    typer.secho(f"sameshot: {text}", err=True, fg="yellow")
 
 
 def _train(local: LocalRun, command: list[str]) -> int:

@@ -44,8 +44,8 @@ class AsyncClient:
     async def get(self, capture_id: str | None = None, *, request_key: str | None = None) -> CaptureView:
         return wire.capture(await self._call(self._stub.GetCapture, wire.selector(capture_id, request_key)))
 
-    async def captures(self) -> list[CaptureView]:
-        return wire.captures(await self._call(self._stub.ListCaptures, pb.ListCapturesRequest()))
+    async def captures(self, *, unsettled: bool = False) -> list[CaptureView]:
+        return wire.captures(await self._call(self._stub.ListCaptures, pb.ListCapturesRequest(unsettled=unsettled)))
 
     async def cancel(self, capture_id: str | None = None, *, request_key: str | None = None) -> CaptureView:
         return wire.capture(await self._call(self._stub.CancelCapture, wire.selector(capture_id, request_key)))

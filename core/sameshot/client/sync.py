@@ -53,9 +53,9 @@ class Client:
     def get(self, capture_id: str | None = None, *, request_key: str | None = None) -> CaptureView:
         return wire.capture(self._call(self._stub.GetCapture, wire.selector(capture_id, request_key)))
 
-    def captures(self) -> list[CaptureView]:
-        """All captures of the job, newest first, without their targets."""
-        return wire.captures(self._call(self._stub.ListCaptures, pb.ListCapturesRequest()))
+    def captures(self, *, unsettled: bool = False) -> list[CaptureView]:
+        """All captures of the job, newest first, without their targets; `unsettled`: only those still worked on."""
+        return wire.captures(self._call(self._stub.ListCaptures, pb.ListCapturesRequest(unsettled=unsettled)))
 
     def cancel(self, capture_id: str | None = None, *, request_key: str | None = None) -> CaptureView:
         """End a capture; `withdrawn` says what that really did. One that has converged stays what it is."""

@@ -14,19 +14,17 @@ from pathlib import Path
 from sameshot.errors import UsageError
 from sameshot.hook import PAYLOAD
 from sameshot.model import JobRef
-
-# Full socket paths must stay below 108 bytes and Kineto appends `/dynoconfigclient<uuid4>` (facts: keep it ≤ 50).
-MAX_SOCKET_DIR_BYTES = 50
+from sameshot.profiler.broker import MAX_DIRECTORY_BYTES
 
 
 def node_dir(run_folder: Path, index: int) -> Path:
     """`$SAMESHOT_DIR` of one node; raises UsageError where its socket directory would be too long for Kineto."""
     folder = run_folder / f"n{index}"
     length = len(os.fsencode(folder / "ipc"))
-    if length > MAX_SOCKET_DIR_BYTES:
+    if length > MAX_DIRECTORY_BYTES:
         raise UsageError(
             f"The socket directory {folder / 'ipc'} is {length} bytes long and Kineto's sockets allow "
-            f"{MAX_SOCKET_DIR_BYTES}; set SAMESHOT_RUNTIME_DIR to a shorter folder."
+            f"{MAX_DIRECTORY_BYTES}; set SAMESHOT_RUNTIME_DIR to a shorter folder."
         )
     return folder
 

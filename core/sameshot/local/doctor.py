@@ -1,22 +1,19 @@
 """`sameshot doctor`: what would make a capture fail on this machine, and how to mend it.
 
-Each check tries the real thing rather than reading a version: torch is started against a real broker in a throw-away
-directory and must register; a socket is really bound; a running job's agents are really asked.
+Each check tries the real thing rather than reading a version: a socket is bound, torch is started against a broker and
+must register and write a trace, a running job's agents are asked.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import enum
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,9 +21,9 @@ import msgspec
 from sameshot.client import connect
 from sameshot.client.local import JobInfo, runtime_root
 from sameshot.errors import SameshotError, UsageError
-from sameshot.local.arming import MAX_SOCKET_DIR_BYTES
+from sameshot.local.torch_probe import probe_torch
 from sameshot.model import CaptureSpec
-from sameshot.profiler.broker import Broker
+from sameshot.profiler.broker import MAX_DIRECTORY_BYTES
 from sameshot.profiler.dynolog import DynologClient
 
 SILENT_S = 10.0  # workers ask their daemon every second
@@ -50,9 +47,11 @@ class Finding(msgspec.Struct, frozen=True):
 def examine(jobs: Iterable[JobInfo], *, python: str = sys.executable, dynolog: str | None = None) -> Iterator[Finding]:
     """All findings, as they are made (the torch check takes seconds). `dynolog`: host:port of a stock daemon to ask."""
     root = runtime_root()
-    yield check_socket_directory(root)
-    yield check_trace_directory(root)
-    yield check_torch(python)
+    sockets = check_socket_directory(root)
+    yield sockets
+    yield check_room(root)
+    if sockets.verdict is Verdict.OK:
+        yield from check_torch(python, root)
     if dynolog is not None:
         yield check_dynolog(dynolog)
     found = False
@@ -72,12 +71,12 @@ def check_socket_directory(root: Path) -> Finding:
     """Kineto's sockets live in a directory of at most 50 bytes that allows UNIX sockets and belongs to us."""
     name = "socket directory"
     length = len(os.fsencode(root / "12345678" / "n0" / "ipc"))
-    if length > MAX_SOCKET_DIR_BYTES:
+    if length > MAX_DIRECTORY_BYTES:
         return Finding(
             name,
             Verdict.PROBLEM,
             f"{root} is too long: socket directories below it have {length} bytes, Kineto allows "
-            f"{MAX_SOCKET_DIR_BYTES}.",
+            f"{MAX_DIRECTORY_BYTES}.",
             "Set SAMESHOT_RUNTIME_DIR to a shorter folder, for example /tmp/ss.",
         )
     try:
@@ -96,10 +95,10 @@ def check_socket_directory(root: Path) -> Finding:
             f"{root} can't hold sockets: {error}.",
             "Set SAMESHOT_RUNTIME_DIR to a folder on a local file system.",
         )
-    return Finding(name, Verdict.OK, f"{root} ({length} of {MAX_SOCKET_DIR_BYTES} bytes)")
+    return Finding(name, Verdict.OK, f"{root} ({length} of {MAX_DIRECTORY_BYTES} bytes)")
 
 
-def check_trace_directory(root: Path) -> Finding:
+def check_room(root: Path) -> Finding:
     """There must be room for one window; the agent refuses a capture that would not fit."""
     free = shutil.disk_usage(root if root.exists() else root.parent).free
     window_ms = CaptureSpec().duration_ms
@@ -107,75 +106,50 @@ def check_trace_directory(root: Path) -> Finding:
     detail = f"{free / 1e9:.1f} GB free below {root}, room for {free // per_rank} ranks at {window_ms / 1000:.0f} s"
     if free < 2 * per_rank:
         return Finding(
-            "trace directory",
+            "room for traces",
             Verdict.PROBLEM,
             detail,
             "Free space, or set SAMESHOT_RUNTIME_DIR to a larger file system.",
         )
-    return Finding("trace directory", Verdict.OK, detail)
+    return Finding("room for traces", Verdict.OK, detail)
 
 
-_PROBE = """
-import sys, torch
-print(torch.__version__, torch.profiler.kineto_available(), flush=True)
-sys.stdin.read()
-"""
-
-
-def check_torch(python: str, timeout_s: float = 60.0) -> Finding:
-    """Start this torch in daemon mode against a real broker: only a registration proves that it can."""
-    with tempfile.TemporaryDirectory(prefix="ss", dir="/tmp") as folder:
-        return asyncio.run(_probe_torch(python, Path(folder), timeout_s))
-
-
-async def _probe_torch(python: str, folder: Path, timeout_s: float) -> Finding:
-    name = "torch daemon mode"
-    config = folder / "kineto.conf"
-    config.write_text("ENABLE_IPC_FABRIC=true\nON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n")
-    broker = Broker(folder)
-    await broker.start()
-    environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("SAMESHOT_")},
-        "KINETO_USE_DAEMON": "1",
-        "KINETO_IPC_SOCKET_DIR": str(folder),
-        "KINETO_CONFIG": str(config),
-        "SLURM_JOB_ID": "1",
-    }
-    errors = folder / "stderr"
-    with errors.open("wb") as stderr:
-        probe = subprocess.Popen(
-            [python, "-c", _PROBE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environment
+def check_torch(python: str, root: Path) -> Iterator[Finding]:
+    """Only a registration proves daemon mode, and only a file proves that traces may be written where they go."""
+    with tempfile.TemporaryDirectory(prefix="dr", dir=root) as folder:
+        try:
+            seen = probe_torch(python, Path(folder))
+        except OSError as error:
+            yield Finding(
+                "torch", Verdict.PROBLEM, f"{python} can't be started: {error.strerror}.", "Name it by --python."
+            )
+            return
+    if seen.error:
+        yield Finding(
+            "torch",
+            Verdict.PROBLEM,
+            f"{python} can't import torch: {seen.error}",
+            "Name the training's interpreter with --python.",
         )
-    try:
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            if any(pid == probe.pid for _, pid in await broker.registered()):
-                assert probe.stdout is not None
-                version = probe.stdout.readline().decode().split()
-                return Finding(name, Verdict.OK, f"torch {version[0] if version else '?'} in {python} registered")
-            if probe.poll() is not None:
-                last = errors.read_text(errors="replace").strip().splitlines()
-                return Finding(
-                    name,
-                    Verdict.PROBLEM,
-                    f"{python} can't import torch: {last[-1] if last else 'no message'}.",
-                    "Name the training's interpreter with --python.",
-                )
-            await asyncio.sleep(0.1)
-        return Finding(
-            name,
+    elif not seen.registered:
+        yield Finding(
+            "torch",
             Verdict.PROBLEM,
             f"torch in {python} was imported but never asked a daemon for work.",
             "This build has no Kineto daemon mode (torch ≥ 2.0 for Linux has); use an official build.",
         )
-    finally:
-        with contextlib.suppress(OSError):
-            probe.kill()
-        probe.wait()
-        for pipe in (probe.stdin, probe.stdout):
-            if pipe is not None:
-                pipe.close()
-        await broker.close()
+    else:
+        yield Finding("torch", Verdict.OK, f"torch {seen.version} in {python} entered daemon mode and registered")
+        if seen.trace_bytes:
+            detail = f"a window of 0.1 s was written below {root} ({seen.trace_bytes} bytes)"
+            yield Finding("trace directory", Verdict.OK, detail)
+        else:
+            yield Finding(
+                "trace directory",
+                Verdict.PROBLEM,
+                f"torch {seen.version} took a request but wrote no trace below {root}.",
+                "Does another profiler run in it, or does this build allow only other folders?",
+            )
 
 
 def check_dynolog(address: str) -> Finding:
@@ -216,8 +190,9 @@ def check_job(job: JobInfo) -> Iterator[Finding]:
         yield Finding(
             name,
             Verdict.PROBLEM,
-            f"Ranks {', '.join(map(str, listing.missing_ranks))} of {expected} never registered.",
-            "They were started without the armed environment, or by an interpreter that ignores it (see below).",
+            f"Nobody covers rank {', '.join(map(str, listing.missing_ranks))} of {expected} right now.",
+            "Unless an agent above is silent or the process has ended, it was started without the armed environment, "
+            "or by an interpreter that ignores it (see below).",
         )
     elif current:
         yield Finding(name, Verdict.OK, f"{len(ranks)} of {expected} ranks are registered: {ranks}")
@@ -239,7 +214,7 @@ def check_job(job: JobInfo) -> Iterator[Finding]:
     yield from (deaf for deaf in find_deaf_workers(job, registered))
 
 
-_IGNORES_PYTHONPATH = {"-S": "no site module", "-I": "isolated", "-E": "environment ignored"}
+_DEAF = {"S": "-S (no site module)", "I": "-I (isolated)", "E": "-E (environment ignored)"}
 
 
 def find_deaf_workers(job: JobInfo, registered: set[int]) -> Iterator[Finding]:
@@ -258,7 +233,7 @@ def find_deaf_workers(job: JobInfo, registered: set[int]) -> Iterator[Finding]:
             continue  # ended meanwhile, or another user's
         if environment.get("SAMESHOT_JOB_UID") != job.job.uid or "RANK" not in environment:
             continue
-        flags = [why for flag, why in _IGNORES_PYTHONPATH.items() if _has_flag(arguments, flag)]
+        flags = [_DEAF[flag] for flag in sorted(interpreter_flags(arguments) & _DEAF.keys())]
         if flags:
             yield Finding(
                 f"job {job.job.name}",
@@ -269,10 +244,22 @@ def find_deaf_workers(job: JobInfo, registered: set[int]) -> Iterator[Finding]:
             )
 
 
-def _has_flag(arguments: list[str], flag: str) -> bool:
-    for argument in arguments[1:]:
-        if not argument.startswith("-") or argument in ("-c", "-m"):
-            return False
-        if not argument.startswith("--") and flag[1] in argument[1:]:
-            return True
-    return False
+def interpreter_flags(arguments: Sequence[str]) -> set[str]:
+    """The one-letter flags of a Python command line, up to what it runs; -W and -X take a value, -c and -m end them."""
+    found: set[str] = set()
+    rest = iter(arguments[1:])
+    for word in rest:
+        if word == "--check-hash-based-pycs":
+            next(rest, "")
+        elif word == "-" or not word.startswith("-"):
+            break
+        elif not word.startswith("--"):
+            for index, letter in enumerate(word[1:], start=2):
+                if letter in "cm":
+                    return found
+                if letter in "WX":
+                    if index == len(word):
+                        next(rest, "")
+                    break
+                found.add(letter)
+    return found

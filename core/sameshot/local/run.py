@@ -7,6 +7,7 @@ environment that `environment(node)` returns.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import uuid
@@ -17,9 +18,9 @@ from typing import Self
 
 import msgspec
 
-from sameshot.client import Client, connect
+from sameshot.client import CaptureView, Client, connect
 from sameshot.client.local import JobInfo
-from sameshot.errors import SameshotError, Unreachable
+from sameshot.errors import SameshotError, UsageError
 from sameshot.local.arming import armed_environment, node_dir
 from sameshot.local.runtime import RunFolder
 from sameshot.local.services import Service, ServiceCommand, sameshot_argv
@@ -52,7 +53,7 @@ class LocalSetup(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_name(self.name, "job name")
         if self.backend is BackendName.DYNOLOG and self.dynolog is None:
-            raise SameshotError(
+            raise UsageError(
                 "The dynolog back end needs the daemon's program: give --dynolog PATH or set SAMESHOT_DYNOLOG."
             )
 
@@ -68,6 +69,7 @@ class LocalRun:
         self._base = dict(os.environ if environment is None else environment)
         self.folder = RunFolder.create()
         self.services: dict[str, Service] = {}
+        self.left_behind: list[Path] = []  # known once it has stopped: traces that never reached the archive
         self.address = f"unix:{self.folder.path / 'coordinator.sock'}"
 
     def __enter__(self) -> Self:
@@ -101,26 +103,28 @@ class LocalRun:
     def client(self) -> Client:
         return connect(self.address)
 
-    def settle(self, timeout_s: float) -> bool:
-        """Wait until no capture is unfinished, so that traces of a job that just ended are still delivered."""
-        deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
-            try:
-                with self.client() as client:
-                    if all(capture.state.terminal for capture in client.captures()):
-                        return True
-            except Unreachable:
-                return False
-            time.sleep(0.2)
-        return False
+    def settle(self, timeout_s: float) -> list[CaptureView]:
+        """Wait until every capture has converged and is published, so that a job that just ended loses none.
 
-    def stop(self) -> list[Path]:
-        """Stop every service. Returns the trace files that never reached the archive; then the folder is kept."""
-        for name in sorted(self.services, reverse=True):  # the coordinator first: it talks to the agents
+        Returns those that have not by then. A coordinator that is away is waited for: it is started again.
+        """
+        deadline = time.monotonic() + timeout_s
+        unsettled: list[CaptureView] = []
+        while True:
+            with contextlib.suppress(SameshotError), self.client() as client:
+                unsettled = client.captures(unsettled=True)
+                if not unsettled:
+                    return []
+            if time.monotonic() > deadline:
+                return unsettled
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Stop every service. Where traces never reached the archive the folder is kept, see `left_behind`."""
+        for name in reversed(list(self.services)):  # as they were started: daemons, agents, coordinator
             self.services.pop(name).stop()
-        left = self.folder.left_behind()
-        self.folder.close(keep=bool(left))
-        return left
+        self.left_behind = self.folder.left_behind()
+        self.folder.close(keep=bool(self.left_behind))
 
     def _start(self) -> None:
         for index, node in enumerate(self.setup.nodes):

@@ -78,9 +78,6 @@ def _sweep(base: Path) -> None:
 
 
 def _left_behind(run: Path) -> list[Path]:
-    return sorted(
-        path
-        for spool in run.glob("spool-*")
-        for path in spool.rglob("*")
-        if path.is_file() and path.name.startswith(("raw.json", "stored"))
-    )
+    """In the spools, and what stayed where its worker wrote it because its agent could not take it."""
+    found = [*run.glob("spool-*/**/raw.json*"), *run.glob("spool-*/**/stored*"), *run.glob("n*/captures/**/*.json")]
+    return sorted(path for path in found if path.is_file())
