@@ -40,7 +40,7 @@ bench: $(READY)
 generate: $(READY)
 	PYTHON=$(abspath $(BIN))/python sh core/sameshot/api/generate.sh
 
-# torch by name first: resolvers that see a range pick a build with gigabytes of CUDA.
+# torch by itself first, so that nothing else decides which build of it is taken.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "sameshot needs Python 3.11 or newer; set PYTHON=python3.11 (or 3.12, 3.13)"; exit 1; }

@@ -136,7 +136,7 @@ def check_torch(python: str, root: Path) -> Iterator[Finding]:
             "torch",
             Verdict.PROBLEM,
             f"torch in {python} was imported but never asked a daemon for work.",
-            "This build has no Kineto daemon mode (torch ≥ 2.0 for Linux has); use an official build.",
+            "This build has no Kineto daemon mode; use an official build for Linux.",
         )
     else:
         yield Finding("torch", Verdict.OK, f"torch {seen.version} in {python} entered daemon mode and registered")
