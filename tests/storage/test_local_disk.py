@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from sameshot.errors import StorageError
-from sameshot.storage import Storage
+from sameshot.storage import Storage, local
 
 SIZE = 4 << 20
 
@@ -152,3 +153,65 @@ def test_a_disk_that_hangs_ends_at_the_deadline(tmp_path: Path, monkeypatch: pyt
             release.set()
 
     asyncio.run(put())
+
+
+# --- a file system that hangs ----------------------------------------------------------------------------------
+
+
+def test_operations_that_hang_take_no_threads_but_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server_is_back = threading.Event()
+    hanging = []
+
+    def hang(*_: object) -> None:
+        hanging.append(threading.current_thread())
+        server_is_back.wait()
+
+    async def scenario() -> None:
+        storage = Storage.open(str(tmp_path / "archive"))
+        source, sha256 = spooled(tmp_path, 10)
+
+        async def put() -> None:
+            await storage.put_file("trace", source, size=10, sha256=sha256, deadline_s=0.3)
+
+        monkeypatch.setattr(local, "_copy", hang)
+        ends = await asyncio.gather(*(put() for _ in range(40)), return_exceptions=True)
+        assert all(isinstance(end, StorageError) and "did not end within its deadline" in str(end) for end in ends)
+        assert len(hanging) <= 8
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 30) == "free"
+        monkeypatch.undo()
+        with pytest.raises(StorageError, match="did not end"):
+            await put()  # there is no thread for it …
+        server_is_back.set()
+        await asyncio.wait_for(_until_it_works(put), 30)  # … until one of them has come back
+        assert storage.get_sync("trace") == source.read_bytes()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        server_is_back.set()
+
+
+async def _until_it_works(put: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        with contextlib.suppress(StorageError):
+            return await put()
+
+
+def test_a_process_ends_although_an_operation_hangs(tmp_path: Path) -> None:
+    source, sha256 = spooled(tmp_path, 10)
+    script = f"""
+        import asyncio, pathlib, threading
+        import sameshot.storage.local as local
+        from sameshot.errors import StorageError
+        from sameshot.storage import Storage
+        local._copy = lambda *_: threading.Event().wait()
+        put = Storage.open({str(tmp_path / "archive")!r}).put_file
+        try:
+            asyncio.run(put("t", pathlib.Path({str(source)!r}), size=10, sha256={sha256!r}, deadline_s=0.2))
+        except StorageError as error:
+            print(error)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "did not end within its deadline" in done.stdout

@@ -14,19 +14,26 @@ from typing import BinaryIO, TypeVar
 
 from sameshot.errors import AlreadyExists, NotFound, StorageError
 from sameshot.storage.retry import retrying
+from sameshot.threads import DaemonThreads
 
 _T = TypeVar("_T")
 _BLOCK = 1 << 20
+_THREADS = 8
 _TEMPORARY = ".sameshot-"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOTHING_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
 class LocalBackend:
-    """Blocking file operations, run in threads. One that hangs (a dead NFS server) is abandoned at its deadline."""
+    """Blocking file operations, run in threads of their own.
+
+    One that hangs (a dead NFS server) is abandoned at its deadline. Its thread is lost until the server is back: when
+    all of them are, operations wait for one until their own deadline, and nobody else's threads are taken.
+    """
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._threads = DaemonThreads(_THREADS, "sameshot-archive")
 
     def uri(self, key: str) -> str:
         return self._path(key).as_uri()
@@ -89,7 +96,10 @@ class LocalBackend:
                     yield (Path(where) / name).relative_to(self._root).as_posix()
 
     async def _run(self, what: str, deadline_s: float, work: Callable[[], _T]) -> _T:
-        return await retrying(what, deadline_s, lambda: asyncio.to_thread(work), lambda _: False, str)
+        async def in_thread() -> _T:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+        return await retrying(what, deadline_s, in_thread, lambda _: False, str)
 
 
 def _copy(source: Path, final: Path, size: int, sha256: str) -> None:
