@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ import msgspec
 import psutil
 
 from sameshot.agent.agent import Agent
+from sameshot.agent.capturebook import CaptureBook
 from sameshot.agent.config import AgentConfig
 from sameshot.agent.discovery import FixedDirs
 from sameshot.agent.registrations import start_ticks
@@ -103,6 +105,7 @@ class AWorker:
             "kineto_job_id": 7,
             "job_name": f"sameshot/{one}",
             "registered_at_ns": time.time_ns(),
+            "torch_version": "2.13.0",
         }
         self.registration = Registration(**(given | fields))
         self.register()
@@ -277,9 +280,9 @@ class Lab:
             await agent.close()
 
     @contextlib.asynccontextmanager
-    async def process(self, **changes: Any) -> AsyncIterator[AgentProcess]:
-        """An agent in a process of its own, with the real broker."""
-        one = AgentProcess(self, changes)
+    async def process(self, *, prelude: str = "", **changes: Any) -> AsyncIterator[AgentProcess]:
+        """An agent in a process of its own, with the real broker. `prelude` is Python that is run there first."""
+        one = AgentProcess(self, changes, prelude)
         try:
             await one.start()
             yield one
@@ -305,6 +308,7 @@ from sameshot.agent.server import serve
 
 logging.basicConfig(level=logging.INFO)
 root, changes = Path(sys.argv[1]), eval(sys.argv[2])
+exec(sys.argv[3])
 asyncio.run(serve(AgentConfig(**{
     "node": "node-a", "worker_dirs": FixedDirs(root / "n0", node="node-a"), "spool": root / "spool",
     "archive": str(root / "archive"), "address_file": root / "address", "announce_period_s": 0.05, "retry_s": 0.05,
@@ -316,9 +320,10 @@ asyncio.run(serve(AgentConfig(**{
 class AgentProcess:
     """A whole agent that can be killed and started again on the same spool."""
 
-    def __init__(self, lab: Lab, changes: dict[str, Any]) -> None:
+    def __init__(self, lab: Lab, changes: dict[str, Any], prelude: str = "") -> None:
         self.lab = lab
         self.log = lab.root / "agent.log"
+        self._prelude = prelude
         self._changes = changes
         self.process: subprocess.Popen[bytes] | None = None
         self.address = ""
@@ -328,7 +333,9 @@ class AgentProcess:
         address.unlink(missing_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _AGENT, str(self.lab.root), repr(self._changes)], stderr=log, stdout=log
+                [sys.executable, "-c", _AGENT, str(self.lab.root), repr(self._changes), self._prelude],
+                stderr=log,
+                stdout=log,
             )
         await until(lambda: self.ended or address.exists(), "an address, or the end")
         assert not self.ended, self.log.read_text()
@@ -379,6 +386,7 @@ class Caller:
         job: JobRef = JOB,
         announce_timeout_ms: int = 100_000,
         start_at_ns: int | None = None,
+        deadline_s: float | None = None,
     ) -> str:
         """Returns the capture id; the facts of the answer are in `self.answer`."""
         capture_id = capture_id or self.lab.capture_id()
@@ -393,8 +401,12 @@ class Caller:
                 for worker in workers
             ],
         )
-        self.answer = _facts(await self.stub.Dispatch(request))
+        self.answer = _facts(await self.stub.Dispatch(request, timeout=deadline_s))
         return capture_id
+
+    async def withdraw(self, capture_id: str, deadline_s: float | None = None) -> dict[str, TargetFact]:
+        request = pb.WithdrawRequest(job=to_proto(JOB, pb.JobRef()), capture_id=capture_id, reason="no need")
+        return _facts(await self.stub.Withdraw(request, timeout=deadline_s))
 
     async def facts(self, capture_id: str, job: JobRef = JOB) -> dict[str, TargetFact]:
         request = pb.FactsRequest(job=to_proto(job, pb.JobRef()), capture_id=capture_id)
@@ -425,6 +437,42 @@ class Caller:
     async def workers(self, job: JobRef = JOB) -> dict[str, Any]:
         answer = await self.stub.ListWorkers(pb.ListWorkersRequest(job=to_proto(job, pb.JobRef())))
         return {worker.registration.uuid: worker for worker in answer.workers}
+
+
+class SlowDisk:
+    """Writing a capture down waits until it may `go_on`."""
+
+    def __init__(self, book: CaptureBook) -> None:
+        self.waiting = self.writes = self.most_at_once = 0
+        self._accept = book.accept
+        self._open = threading.Event()
+        self._lock = threading.Lock()
+
+    def accept(self, *args: Any) -> Any:
+        with self._lock:
+            self.writes += 1
+            self.waiting += 1
+            self.most_at_once = max(self.most_at_once, self.waiting)
+        self._open.wait(PATIENCE_S)
+        try:
+            return self._accept(*args)
+        finally:
+            with self._lock:
+                self.waiting -= 1
+
+    def go_on(self) -> None:
+        self._open.set()
+
+
+@contextlib.contextmanager
+def slow_disk(agent: Agent) -> Iterator[SlowDisk]:
+    disk = SlowDisk(agent.book)
+    agent.book.accept = disk.accept  # type: ignore[method-assign]
+    try:
+        yield disk
+    finally:
+        disk.go_on()
+        del agent.book.accept  # type: ignore[method-assign]
 
 
 def _facts(answer: pb.CaptureFacts) -> dict[str, TargetFact]:

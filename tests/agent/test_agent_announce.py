@@ -87,7 +87,7 @@ async def test_small_traces_are_delivered_while_a_large_one_is_being_read(lab: L
 # --- one look ------------------------------------------------------------------------------------------------
 
 
-def _watch(lab: Lab, worker: AWorker, give_up_at_ns: int = 2**62) -> Watch:
+def _watch(lab: Lab, worker: AWorker, give_up_at_ns: int = 2**62, announce_by_ns: int = 2**62) -> Watch:
     folder = worker.output_folder("c0")
     folder.mkdir(parents=True)
     lab.spool.mkdir(exist_ok=True)
@@ -100,6 +100,7 @@ def _watch(lab: Lab, worker: AWorker, give_up_at_ns: int = 2**62) -> Watch:
         file_name=worker.final_name("c0").name,
         uid=os.geteuid(),
         destination=lab.spool / "raw.json",
+        announce_by_ns=min(announce_by_ns, give_up_at_ns),
         give_up_at_ns=give_up_at_ns,
     )
 
@@ -146,9 +147,11 @@ def test_a_look_that_fails_does_not_end_the_looking(lab: Lab, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "rename", full)
-    assert announcer.look() == []
+    [sighting] = announcer.look()
+    assert sighting.sight is Sight.HINDERED  # said at once
+    assert "appeared but can't be moved into the spool: No space left on device" in sighting.detail
     worker.kill()
-    assert announcer.look() == announcer.look() == []  # nor is a dead worker's finished file given up
+    assert announcer.look() == announcer.look() == []  # said once, nor is a dead worker's finished file given up
     monkeypatch.setattr(os, "rename", real)
     assert [sighting.sight for sighting in announcer.look()] == [Sight.ANNOUNCED]
 

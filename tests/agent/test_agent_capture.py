@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import json
@@ -9,8 +10,9 @@ import time
 
 import grpc
 import pytest
-from agent_lab import JOB, SPEC, Lab, in_loop, trace_of, until
+from agent_lab import JOB, SPEC, Lab, in_loop, slow_disk, trace_of, until
 
+from sameshot.agent.dispatch import MAX_CANCELLED_EARLY
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import to_proto
 from sameshot.model import CaptureSpec, Encoding, FailureReason, JobRef, TargetState
@@ -37,7 +39,7 @@ async def test_a_trace_goes_from_its_final_name_to_the_archive_and_leaves_the_no
         assert artifact.encoding is Encoding.GZIP
         assert artifact.columns is None
         stored = lab.archive / JOB.path / capture / artifact.uri
-        assert artifact.uri == "rank-3/trace.json.gz"
+        assert artifact.uri == f"rank-3-{worker.registration.uuid[:8]}/trace.json.gz"
         assert (len(stored.read_bytes()), hashlib.sha256(stored.read_bytes()).hexdigest()) == (
             artifact.size,
             artifact.sha256,
@@ -48,6 +50,23 @@ async def test_a_trace_goes_from_its_final_name_to_the_archive_and_leaves_the_no
         assert not final.exists()
         await until(lambda: not any(p.name in ("raw.json", "stored") for p in lab.spool.rglob("*")), "an empty spool")
         assert not list((lab.dir / "captures").iterdir())
+
+
+@in_loop
+async def test_two_workers_that_claim_one_rank_have_two_objects_in_the_archive(lab: Lab) -> None:
+    """As on two nodes: the receipt of each must stay true whoever uploads last."""
+    one, other = lab.worker(rank=1), lab.worker(rank=1, local_rank=1)
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(one, other)
+        for worker in (one, other):
+            worker.write_trace(capture)
+            await caller.until_archived(capture, worker)
+        for worker in (one, other):
+            artifact = (await caller.fact(capture, worker)).artifact
+            assert artifact is not None
+            stored = (lab.archive / JOB.path / capture / artifact.uri).read_bytes()
+            assert hashlib.sha256(stored).hexdigest() == artifact.sha256
+            assert worker.registration.uuid.encode() in gzip.decompress(stored)
 
 
 @in_loop
@@ -198,6 +217,96 @@ async def test_a_cancel_that_overtakes_its_dispatch_still_holds(lab: Lab) -> Non
 
 
 @in_loop
+async def test_a_cancel_that_comes_while_the_dispatch_is_being_written_still_holds(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent() as caller:
+        with slow_disk(caller.agent) as disk:
+            dispatch = asyncio.create_task(caller.dispatch(worker, capture_id="c" * 32))
+            await until(lambda: disk.waiting, "a write under way")
+            await caller.withdraw("c" * 32)
+            disk.go_on()
+            await dispatch
+        fact = await caller.until_failed("c" * 32, worker)
+        assert fact.failure is not None
+        assert fact.failure.reason is FailureReason.CANCELLED
+        assert not lab.daemon.asked
+
+
+@in_loop
+async def test_of_too_many_early_cancels_the_oldest_are_forgotten(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent() as caller:
+        for n in range(MAX_CANCELLED_EARLY + 1):
+            caller.agent.dispatch.cancel_early(f"{n:032x}", "no need")
+        await caller.dispatch(worker, capture_id=f"{0:032x}")
+        assert not caller.answer[worker.target_id].state.terminal
+        await caller.dispatch(worker, capture_id=f"{MAX_CANCELLED_EARLY:032x}")
+        failure = caller.answer[worker.target_id].failure
+        assert failure is not None
+        assert failure.reason is FailureReason.CANCELLED
+
+
+@in_loop
+async def test_a_dispatch_whose_caller_gave_up_is_written_once_and_its_repetition_shares_it(lab: Lab) -> None:
+    """A slow disk: the handler ends with its caller's deadline, the thread that writes does not."""
+    worker = lab.worker()
+    capture = lab.capture_id()
+    start = time.time_ns()
+    async with lab.agent() as caller:
+        with slow_disk(caller.agent) as disk:
+            with pytest.raises(grpc.aio.AioRpcError) as late:
+                await caller.dispatch(worker, capture_id=capture, start_at_ns=start, deadline_s=1.0)
+            assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            await until(lambda: disk.waiting, "a write under way")
+            again = asyncio.create_task(caller.dispatch(worker, capture_id=capture, start_at_ns=start))
+            other = asyncio.create_task(caller.dispatch(worker, capture_id=capture))  # not even the same request
+            looks = caller.agent.announcer.looks
+            await until(lambda: caller.agent.announcer.looks > looks + 5, "time for both")
+            assert (disk.most_at_once, disk.writes) == (1, 1)
+            assert not lab.daemon.asked
+            disk.go_on()
+            await asyncio.gather(again, other)
+        assert caller.answer[worker.target_id].state >= TargetState.DISPATCHED
+        assert not caller.answer[worker.target_id].state.terminal
+        assert disk.writes == 1
+        await caller.until_state(capture, worker, TargetState.QUEUED)
+        worker.write_trace(capture)
+        await caller.until_archived(capture, worker)
+
+
+@in_loop
+async def test_a_dispatch_whose_caller_gave_up_is_followed_although_nobody_repeats_it(lab: Lab) -> None:
+    worker = lab.worker()
+    capture = lab.capture_id()
+    async with lab.agent() as caller:
+        with slow_disk(caller.agent) as disk:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await caller.dispatch(worker, capture_id=capture, deadline_s=1.0)
+            await until(lambda: disk.waiting, "a write under way")
+            disk.go_on()
+        await until(lambda: lab.daemon.asked, "a request to the daemon")
+
+
+@in_loop
+async def test_a_cancel_whose_caller_gave_up_is_carried_out(lab: Lab) -> None:
+    worker = lab.worker()
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        await caller.until_state(capture, worker, TargetState.QUEUED)
+        with slow_disk(caller.agent) as disk:
+            with pytest.raises(grpc.aio.AioRpcError) as late:
+                await caller.withdraw(capture, deadline_s=1.0)
+            assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert lab.daemon.withdrawn == [(capture, worker.target_id)]  # the disk did not stand before it
+            await until(lambda: disk.waiting, "a write under way")
+            disk.go_on()
+            await until(
+                lambda: b'"withdrawn":"no need"' in (lab.spool / "captures" / capture / "capture.json").read_bytes(),
+                "the cancel on disk",
+            )
+
+
+@in_loop
 async def test_every_call_is_for_a_job_of_this_node_only(lab: Lab) -> None:
     worker = lab.worker()
     other = JobRef("local", "train", "uid-2", 0)
@@ -248,7 +357,7 @@ def test_a_capture_id_can_not_be_a_path(lab: Lab, capture_id: str) -> None:
 
 
 @in_loop
-async def test_known_captures_survive_and_facts_carry_no_foreign_state(lab: Lab) -> None:
+async def test_known_captures_survive_a_restart(lab: Lab) -> None:
     worker = lab.worker()
     async with lab.agent() as caller:
         capture = await caller.dispatch(worker)

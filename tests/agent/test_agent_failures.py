@@ -209,7 +209,8 @@ def test_what_is_no_plain_file_of_the_worker_is_neither_read_nor_moved_nor_uploa
             honest.write_trace(capture)
             await caller.until_archived(capture, honest)
             assert [path.name for path in lab.archive.rglob("*") if path.is_file()] == ["trace.json.gz"]
-            assert (lab.archive / JOB.path / capture / "rank-1" / "trace.json.gz").exists()
+            folder = f"rank-1-{honest.registration.uuid[:8]}"
+            assert (lab.archive / JOB.path / capture / folder / "trace.json.gz").exists()
 
     in_loop(scenario)()
 
@@ -421,6 +422,31 @@ def test_a_store_that_stays_down_is_archive_failed_and_the_bytes_are_kept_where_
             assert kept.read_bytes() == b"{"
 
     in_loop(scenario)()
+
+
+# As a file system whose server is dead: the call never comes back and can't be ended from outside.
+_HANGS = """
+import threading
+import sameshot.storage.local as local
+local._copy = lambda *_: threading.Event().wait()
+"""
+
+
+@in_loop
+async def test_an_archive_that_hangs_takes_nothing_but_its_uploads_and_the_agent_ends_when_told(lab: Lab) -> None:
+    workers = [lab.worker(rank=rank, local_rank=rank) for rank in range(3)]
+    async with lab.process(prelude=_HANGS, allowance_share=0.05, uploads=3) as agent:  # 3 s
+        async with agent.caller() as caller:
+            capture = await caller.dispatch(*workers)
+            for worker in workers:
+                worker.write_trace(capture)
+            for worker in workers:
+                fact = await caller.until_failed(capture, worker)
+                assert reason_of(fact) is FailureReason.ARCHIVE_FAILED
+                assert "kept on the node" in detail_of(fact)
+            await caller.dispatch(workers[0])
+            assert not caller.answer[workers[0].target_id].state.terminal
+        assert agent.terminate() == 0  # with three calls that never come back
 
 
 @in_loop

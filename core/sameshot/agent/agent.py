@@ -10,22 +10,30 @@ import asyncio
 import fcntl
 import logging
 import os
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Callable, Coroutine, Hashable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from sameshot import states
 from sameshot.agent import room, safefs
-from sameshot.agent.announce import CAPTURES, Announcer, Sight, Sighting, Watch, discard_leftover
+from sameshot.agent.announce import (
+    CAPTURES,
+    Announcer,
+    Sight,
+    Sighting,
+    Watch,
+    discard_leftover,
+    leftover_written_ns,
+)
 from sameshot.agent.archive import Archive
 from sameshot.agent.capturebook import Capture, CaptureBook, Target
 from sameshot.agent.config import AgentConfig
 from sameshot.agent.daemons import DaemonFor, Daemons, daemon_factory
 from sameshot.agent.delivery import Delivery
-from sameshot.agent.dispatch import Dispatch, Order
+from sameshot.agent.dispatch import NS_PER_MS, Dispatch, Order
 from sameshot.agent.journal import Journal
 from sameshot.agent.pursue import Pursuit
 from sameshot.agent.registrations import Registrations
@@ -34,10 +42,18 @@ from sameshot.errors import NoSuchJob, UsageError
 from sameshot.model import FailureReason, JobRef, TargetState, Worker
 from sameshot.profiler.daemon import CAPABILITIES, TriggerStatus
 from sameshot.storage import Storage
+from sameshot.threads import DaemonThreads
 
 log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
+
 THREADS = 32
+CLOSE_WITHIN_S = 5.0  # for a dispatch or a cancel that is being written down
+# An unfinished file of a window that is over is nobody's, once nothing was written to it for this long after the time
+# that the window itself takes; it is looked for so long.
+LEFTOVER_QUIET_S = 10.0
+LEFTOVER_WITHIN_S = 600.0
 
 _FAILURES = {
     Sight.UNSAFE: FailureReason.UNSAFE_FILE,
@@ -88,12 +104,12 @@ class Agent:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spool_lock: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._owned: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def start(self) -> None:
         """Take the spool, serve the workers' daemons, and go on with everything that a predecessor left unfinished."""
         self._loop = asyncio.get_running_loop()
-        # Uploads to a directory that hangs (a dead NFS server) keep their threads; the others need some all the same.
-        self._loop.set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="sameshot"))
+        self._loop.set_default_executor(DaemonThreads(THREADS, "sameshot"))
         self.config.spool.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._spool_lock = _own(self.config.spool)
         self.book.load()
@@ -110,6 +126,10 @@ class Agent:
 
     async def close(self) -> None:
         """Stop; everything that is under way is on disk and goes on at the next start."""
+        if self._owned:
+            await asyncio.wait(list(self._owned.values()), timeout=CLOSE_WITHIN_S)
+            for task in list(self._owned.values()):
+                task.cancel()
         await asyncio.to_thread(self.announcer.stop)
         for task in list(self._tasks):
             task.cancel()
@@ -138,12 +158,21 @@ class Agent:
         ]
 
     async def accept(self, order: Order) -> Capture:
-        """Accept a capture for this node and begin. Raises NoSuchJob for a job that has no worker here."""
+        """Accept a capture for this node and begin. Raises NoSuchJob for a job that has no worker here.
+
+        A caller that goes away half-way changes nothing; one that repeats its request shares the answer.
+        """
+        return await self._share(order, lambda: self._accept(order))
+
+    async def _accept(self, order: Order) -> Capture:
         known = await asyncio.to_thread(self.registrations.of, order.job)
         if not known:
             await self.check_job(order.job)
         capture = await self.dispatch.accept(order, known)
         if self.book.get(capture.id) is capture:
+            if (reason := self.dispatch.cancelled_early(capture.id)) is not None and capture.record.withdrawn is None:
+                capture.cancel(reason)  # it came while the acceptance was being written
+                self._spawn(self._withdraw(capture, reason))
             for target in capture.targets.values():
                 reason = target.fact.failure.reason.value if target.fact.failure else ""
                 self.journal.record(target.fact.state.name.lower(), capture.id, target.id, reason)
@@ -156,10 +185,17 @@ class Agent:
         return capture if capture is not None and capture.record.job == job else None
 
     async def withdraw(self, capture: Capture, reason: str) -> None:
-        """Take back what no worker has fetched; what was fetched goes on to its end, and its note says so."""
-        await self.dispatch.cancel(capture, reason)
+        """Take back what no worker has fetched; what was fetched goes on to its end, and its note says so.
+
+        Like `accept`, the agent's own once it has begun.
+        """
+        await self._share(("withdraw", capture.id), lambda: self._withdraw(capture, reason))
+
+    async def _withdraw(self, capture: Capture, reason: str) -> None:
+        capture.cancel(reason)
         self.journal.record("withdrawn", capture.id, detail=reason[:500])
-        await self._take_back(capture)
+        await self._take_back(capture)  # first of all: a disk that is full or slow must not stand before it
+        await self.dispatch.cancel(capture, reason)
 
     async def check_job(self, job: JobRef) -> None:
         """Raise NoSuchJob unless this node has, or had, something to do with the job."""
@@ -196,6 +232,19 @@ class Agent:
             self.pursuit.begin(capture)
             self._spawn(self.pool.warm())
 
+    async def _share(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Do `work` to its end whatever becomes of the caller; who asks for the same meanwhile gets the same end.
+
+        A handler is cancelled when its caller's deadline passes, but a thread that writes can't be: a second one beside
+        it would write the same files.
+        """
+        task = self._owned.get(key)
+        if task is None:
+            task = self._owned[key] = asyncio.create_task(work())
+            task.add_done_callback(lambda _: self._owned.pop(key, None))
+        result: _T = await asyncio.shield(task)
+        return result
+
     def _watch(self, capture: Capture, target: Target) -> Watch:
         accepted = target.accepted
         assert accepted.registration is not None
@@ -208,6 +257,7 @@ class Agent:
             file_name=accepted.file_name,
             uid=accepted.uid,
             destination=target.raw,
+            announce_by_ns=capture.record.announce_by_ns,
             give_up_at_ns=capture.record.announce_by_ns + int(self.config.late_look_s * 1e9),
         )
 
@@ -225,6 +275,7 @@ class Agent:
             seen = msgspec.structs.replace(
                 target.fact, state=TargetState.ANNOUNCED, announced_bytes=sighting.size, note="waits for a verifier"
             )
+            target.trouble = ""
             self.book.merge(target, seen)
             self.announcer.forget(capture.id, target.id)
             self.delivery.begin(capture, target)
@@ -233,6 +284,12 @@ class Agent:
             return
         if target.fact.state >= TargetState.ANNOUNCED:
             return  # a repeated dispatch had it watched once more after its file was taken
+        if sighting.sight is Sight.HINDERED:
+            target.trouble = sighting.detail
+            self.book.merge(target, msgspec.structs.replace(target.fact, note=sighting.detail))
+            if sighting.size is not None:
+                await self.pursuit.withdraw(capture, [target])  # its window is over
+            return
         reason, detail = _FAILURES[sighting.sight], sighting.detail
         if reason is FailureReason.MISSING and target.fact.note in _NEVER_TRIGGERED:
             reason, detail = FailureReason(target.fact.note), f"{detail} {_NEVER_TRIGGERED[target.fact.note]}"
@@ -241,6 +298,24 @@ class Agent:
         await self._fail(capture, target, reason, detail)
         # Nobody else may fetch what was meant for this worker, neither its successor nor a process with its pid.
         await self.pursuit.withdraw(capture, [target])
+        await self._discard_when_quiet(sighting.watch, capture, target)
+
+    async def _discard_when_quiet(self, watch: Watch, capture: Capture, target: Target) -> None:
+        """Remove the empty file of a start that Kineto refused: at its exit the worker would wait for it in vain.
+
+        One that may still be written to, by a window that began late, stays: its worker must wait for it.
+        """
+        record, until = capture.record, time.monotonic() + LEFTOVER_WITHIN_S
+        takes_ns = (record.spec.duration_ms + record.spec.warmup_ms) * NS_PER_MS + int(LEFTOVER_QUIET_S * 1e9)
+        while (written_ns := await asyncio.to_thread(leftover_written_ns, watch)) is not None:
+            left_s = (max(written_ns, record.start_at_ns) + takes_ns - time.time_ns()) / 1e9
+            if left_s <= 0:
+                await asyncio.to_thread(discard_leftover, watch)
+                await asyncio.to_thread(self._tidy, capture, target)
+                return
+            if time.monotonic() + left_s > until:
+                return
+            await asyncio.sleep(left_s)
 
     def _note_size(self, capture: Capture, target: Target) -> None:
         self.book.write(target, target.status)

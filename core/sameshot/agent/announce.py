@@ -29,6 +29,7 @@ from sameshot.model import Registration
 log = logging.getLogger(__name__)
 
 CAPTURES = "captures"
+STOP_WITHIN_S = 5.0  # a look that hangs in a file system does not hold the agent's end
 
 
 class Watch(msgspec.Struct, frozen=True):
@@ -42,7 +43,8 @@ class Watch(msgspec.Struct, frozen=True):
     file_name: str
     uid: int
     destination: Path
-    give_up_at_ns: int  # CLOCK_REALTIME
+    announce_by_ns: int  # CLOCK_REALTIME, like the next: a file that can't be taken is given up then
+    give_up_at_ns: int  # until then a file that was not seen may still come
 
     @property
     def key(self) -> tuple[str, str]:
@@ -56,16 +58,27 @@ class Watch(msgspec.Struct, frozen=True):
 class Sight(enum.Enum):
     ANNOUNCED = "announced"  # the file is in the spool
     UNSAFE = "unsafe"  # something else stood there; it was not touched
-    STUCK = "stuck"  # the file is there but can't be moved
+    HINDERED = "hindered"  # it can't be taken at the moment (or, without detail, now it could be); looked at again
+    STUCK = "stuck"  # it could not be taken in time
     EXITED = "exited"  # the worker is gone and left no file
     GAVE_UP = "gave_up"  # it is too late for a file
 
 
 class Sighting(msgspec.Struct, frozen=True):
+    """`size` of the file, where it was seen."""
+
     watch: Watch
     sight: Sight
     detail: str = ""
     size: int | None = None
+
+
+class NotMoved(OSError):
+    """The file stands there finished, and the spool does not take it."""
+
+    def __init__(self, error: OSError, size: int) -> None:
+        super().__init__(error.errno, error.strerror)
+        self.size = size
 
 
 class Announcer:
@@ -86,7 +99,7 @@ class Announcer:
         self._lock = threading.Lock()
         self._watches: dict[tuple[str, str], Watch] = {}
         self._dead: set[tuple[str, str]] = set()  # workers whose lock was free at the last look
-        self._troubles: dict[tuple[str, str], str] = {}  # why a file that is there can't be moved
+        self._troubles: dict[tuple[str, str], str] = {}  # why a file could not be taken at the last look
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
         self.looks = 0  # rounds so far
@@ -98,7 +111,7 @@ class Announcer:
     def stop(self) -> None:
         self._ending.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(STOP_WITHIN_S)
 
     def watch(self, watch: Watch) -> None:
         with self._lock:
@@ -121,7 +134,8 @@ class Announcer:
             with self._lock:
                 if watch.key not in self._watches:
                     continue  # forgotten meanwhile
-                self._drop(watch.key)
+                if sighting.sight is not Sight.HINDERED:
+                    self._drop(watch.key)
             self._journal.record(
                 sighting.sight.value, watch.capture_id, watch.target_id, sighting.detail, look=self.looks
             )
@@ -140,31 +154,43 @@ class Announcer:
             self._ending.wait(due - time.monotonic())
 
     def _look_at(self, watch: Watch) -> Sighting | None:
-        was_dead = watch.key in self._dead
         try:
             size = take(watch)
         except safefs.Unsafe as error:
             return Sighting(watch, Sight.UNSAFE, f"At {watch.where}: {error}. It was left untouched.")
         except OSError as error:
-            detail = f"{watch.where} can't be moved into the spool: {error.strerror}. It was left where it is."
-            if error.errno == errno.EXDEV:
-                return Sighting(watch, Sight.STUCK, detail)
-            self._troubles[watch.key] = detail  # a full disk, say, may be mended: look again
-            size = None
+            return self._hindered(watch, error)
         if size is not None:
             return Sighting(watch, Sight.ANNOUNCED, size=size)
-        trouble = self._troubles.get(watch.key)
+        if self._troubles.pop(watch.key, ""):
+            return Sighting(watch, Sight.HINDERED)
         if self._clock() > watch.give_up_at_ns:
-            sight = Sight.GAVE_UP if trouble is None else Sight.STUCK
-            return Sighting(watch, sight, trouble or f"No file {watch.where} appeared.")
+            return Sighting(watch, Sight.GAVE_UP, f"No file {watch.where} appeared.")
         if is_alive(watch):
             self._dead.discard(watch.key)
-        elif not was_dead:
+        elif watch.key not in self._dead:
             self._dead.add(watch.key)  # it may have finished its file between our look and its end: look once more
-        elif trouble is None:
+        else:
             pid = watch.registration.pid
             return Sighting(watch, Sight.EXITED, f"Process {pid} ended before its trace appeared.")
         return None
+
+    def _hindered(self, watch: Watch, error: OSError) -> Sighting | None:
+        """Said at once and, as a full disk (say) may be mended, looked at again until the announce deadline.
+
+        The verdict must come then, not later: whoever dispatched would otherwise report that no file appeared.
+        """
+        if isinstance(error, NotMoved):
+            detail = f"{watch.where} appeared but can't be moved into the spool: {error.strerror}. It was left there."
+        else:
+            detail = f"{watch.where.parent} can't be looked into: {error.strerror}."
+        size = error.size if isinstance(error, NotMoved) else None
+        if error.errno == errno.EXDEV or self._clock() > watch.announce_by_ns:
+            return Sighting(watch, Sight.STUCK, detail, size)
+        if self._troubles.get(watch.key) == detail:
+            return None
+        self._troubles[watch.key] = detail
+        return Sighting(watch, Sight.HINDERED, detail, size)
 
     def _drop(self, key: tuple[str, str]) -> None:
         self._watches.pop(key, None)
@@ -175,27 +201,40 @@ class Announcer:
 def take(watch: Watch) -> int | None:
     """Move the finished file into the spool; its size, or None where there is none.
 
-    Raises `Unsafe` where something else than a plain file of the expected user stands there (it stays), OSError where
-    the move fails.
+    Raises `Unsafe` where something else than a plain file of the expected user stands there (it stays), `NotMoved`
+    where the move fails, another OSError where it can't be looked at.
     """
     try:
         with (
             safefs.directory(watch.root, *watch.parts) as source,
             safefs.held(source, watch.file_name) as seen,
-            safefs.directory(watch.destination.parent) as spool,
         ):
             safefs.check_regular(seen, owner_uid=watch.uid)
-            name = watch.destination.name
-            os.rename(watch.file_name, name, src_dir_fd=source, dst_dir_fd=spool)
-            moved = os.lstat(name, dir_fd=spool)
-            # Between the look and the move the worker may have put something else there. A rename follows no link, so
-            # nothing happened to what it may have pointed at; but it must not pass for a trace.
-            if not os.path.samestat(seen, moved):
-                os.rename(name, f"{name}.refused", src_dir_fd=spool, dst_dir_fd=spool)
-                raise safefs.Unsafe("the file was exchanged while it was being taken")
-            return moved.st_size
+            return _move(watch, source, seen)
     except FileNotFoundError:
         return None
+
+
+def _move(watch: Watch, source: int, seen: os.stat_result) -> int:
+    name = watch.destination.name
+    with contextlib.ExitStack() as stack:
+        try:
+            spool = stack.enter_context(safefs.directory(watch.destination.parent))
+        except OSError as error:
+            raise NotMoved(error, seen.st_size) from error
+        try:
+            os.rename(watch.file_name, name, src_dir_fd=source, dst_dir_fd=spool)
+        except FileNotFoundError:
+            raise  # it went away since we looked
+        except OSError as error:
+            raise NotMoved(error, seen.st_size) from error
+        moved = os.lstat(name, dir_fd=spool)
+        # Between the look and the move the worker may have put something else there. A rename follows no link, so
+        # nothing happened to what it may have pointed at; but it must not pass for a trace.
+        if not os.path.samestat(seen, moved):
+            os.rename(name, f"{name}.refused", src_dir_fd=spool, dst_dir_fd=spool)
+            raise safefs.Unsafe("the file was exchanged while it was being taken")
+        return moved.st_size
 
 
 def is_alive(watch: Watch) -> bool:
@@ -210,7 +249,14 @@ def is_alive(watch: Watch) -> bool:
     return registrations.is_alive(watch.registration, lock)[0]
 
 
+def leftover_written_ns(watch: Watch) -> int | None:
+    """When the unfinished file of this window was last written (CLOCK_REALTIME); None where there is none."""
+    with contextlib.suppress(OSError, safefs.Unsafe), safefs.directory(watch.root, *watch.parts) as folder:
+        return os.lstat(f"{watch.file_name}.tmp", dir_fd=folder).st_mtime_ns
+    return None
+
+
 def discard_leftover(watch: Watch) -> None:
-    """Remove the unfinished file of a worker that has ended: nobody will ever write to it again."""
+    """Remove the unfinished file of a window that nobody will ever write to again."""
     with contextlib.suppress(OSError, safefs.Unsafe), safefs.directory(watch.root, *watch.parts) as folder:
         os.unlink(f"{watch.file_name}.tmp", dir_fd=folder)

@@ -115,9 +115,10 @@ def _prefix(capture: Capture) -> str:
 
 
 def _rank_folder(target: Target) -> str:
+    """Readable by rank, and of this incarnation only: two workers may claim one rank, on different nodes."""
     registration = target.accepted.registration
     assert registration is not None
-    return f"rank-{registration.rank}"
+    return f"rank-{registration.rank}-{registration.uuid[:8]}"
 
 
 def _measure(path: Path) -> tuple[int, str]:

@@ -11,12 +11,15 @@ damaged, so between two durable writes nothing needs to wait for the disk.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import logging
 import os
 import re
+import shutil
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -28,6 +31,11 @@ from sameshot.errors import UsageError
 from sameshot.model import CaptureSpec, Encoding, JobRef, Registration, TargetFact, TargetState
 
 log = logging.getLogger(__name__)
+
+# Ids must be known for as long as a caller may repeat a request key of a capture that never reached the archive; a
+# record is some kilobytes. Whatever is younger than a day is kept in any case: its coordinator may still ask.
+KEEP_SETTLED = 1_000
+KEEP_ALL_NS = 24 * 3_600 * 10**9
 
 _CAPTURE_ID = re.compile(r"[0-9a-f]{8}[0-9a-f-]{0,56}")
 _UNFIT = re.compile(r"[^A-Za-z0-9.-]+")
@@ -88,12 +96,16 @@ class CaptureRecord(msgspec.Struct, frozen=True):
 
 
 class Target:
-    """One target of an accepted capture: what was accepted, and the strongest fact so far."""
+    """One target of an accepted capture: what was accepted, and the strongest fact so far.
+
+    `trouble` is why its file can't be taken right now, empty where nothing stands in the way.
+    """
 
     def __init__(self, folder: Path, accepted: Accepted, status: Status) -> None:
         self.folder = folder
         self.accepted = accepted
         self.status = status
+        self.trouble = ""
         self.writing = threading.Lock()
         self.written = TargetState.PENDING  # the strongest state on disk: a late writer must not take it back
 
@@ -114,6 +126,10 @@ class Target:
         return self.folder / "stored"
 
     @property
+    def bytes(self) -> tuple[Path, ...]:
+        return (self.raw, self.stored, self.folder / "raw.json.refused")
+
+    @property
     def slug(self) -> str:
         return self.folder.name
 
@@ -123,10 +139,16 @@ class Capture:
         self.folder = folder
         self.record = record
         self.targets: dict[str, Target] = {}
+        self.asking = asyncio.Lock()  # asking for a window and taking it back must not overtake each other
 
     @property
     def id(self) -> str:
         return self.record.capture_id
+
+    def cancel(self, reason: str) -> None:
+        """From here on nothing is asked for. On disk with `CaptureBook.accept`."""
+        if self.record.withdrawn is None:
+            self.record = msgspec.structs.replace(self.record, withdrawn=reason[:500])
 
     @property
     def open_targets(self) -> list[Target]:
@@ -144,6 +166,7 @@ class CaptureBook:
         self._root = spool / "captures"
         self._strongest_claim = strongest_claim
         self._captures: dict[str, Capture] = {}
+        self._unsettled: dict[str, Capture] = {}  # may hold some that are settled by now
 
     def load(self) -> None:
         """Rebuild from disk. A damaged record is set aside with a warning; the others are not affected."""
@@ -163,13 +186,21 @@ class CaptureBook:
                 capture.targets[target.id] = target
                 if _is_delivered(target.fact):  # the agent ended between saying so and making room
                     self.drop_bytes(target)
-            self._captures[record.capture_id] = capture
+            self._captures[capture.id] = self._unsettled[capture.id] = capture
+        self.prune()
 
     def get(self, capture_id: str) -> Capture | None:
         return self._captures.get(capture_id)
 
     def __iter__(self) -> Iterator[Capture]:
         return iter(list(self._captures.values()))
+
+    def unsettled(self) -> list[Capture]:
+        """Captures with open targets: what is looked at often does not grow with the history."""
+        for capture in list(self._unsettled.values()):
+            if not capture.open_targets:
+                self._unsettled.pop(capture.id, None)
+        return list(self._unsettled.values())
 
     def knows_job(self, job: JobRef) -> bool:
         return any(capture.record.job == job for capture in self)
@@ -200,10 +231,33 @@ class CaptureBook:
         with safefs.directory(self._root) as fd:
             os.fsync(fd)
         if known is not None:  # keep the object that others hold
-            known.record, known.targets = record, capture.targets
-            return known
-        self._captures[record.capture_id] = capture
+            withdrawn = known.record.withdrawn  # a cancel that came while we wrote
+            known.record = record if withdrawn is None else msgspec.structs.replace(record, withdrawn=withdrawn)
+            known.targets = capture.targets
+            capture = known
+        self._captures[capture.id] = self._unsettled[capture.id] = capture
         return capture
+
+    def prune(self) -> int:
+        """Forget settled captures beyond the newest `KEEP_SETTLED`, unless they are young or bytes are left in them.
+
+        Blocks on the disk. Returns how many were forgotten.
+        """
+        settled = sorted((one for one in self if not one.open_targets), key=lambda one: one.record.accepted_at_ns)
+        young = time.time_ns() - KEEP_ALL_NS
+        pruned = 0
+        for capture in settled[: max(0, len(settled) - KEEP_SETTLED)]:
+            if capture.record.accepted_at_ns > young or _holds_bytes(capture):
+                continue
+            try:
+                (capture.folder / "capture.json").unlink(missing_ok=True)  # half a removal is no capture
+                shutil.rmtree(capture.folder)
+            except OSError as error:
+                log.warning("capture record not removed folder=%s why=%r", capture.folder, str(error))
+                continue
+            self._captures.pop(capture.id, None)
+            pruned += 1
+        return pruned
 
     def strengthened(self, target: Target, seen: TargetFact, verified: Verified | None = None) -> Status:
         """What would be known with this fact; nothing is changed."""
@@ -278,6 +332,11 @@ def _rebuild(folder: Path, accepted: Accepted) -> Status:
             # What was to be uploaded is not there any more: read the trace again. The claim itself stays true.
             return Status(fact)
     return status
+
+
+def _holds_bytes(capture: Capture) -> bool:
+    """Whether a trace that is in no archive may still be here (also one that was refused, see `announce.take`)."""
+    return any(_size(path) is not None for target in capture.targets.values() for path in target.bytes)
 
 
 def _is_delivered(fact: TargetFact) -> bool:

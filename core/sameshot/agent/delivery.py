@@ -7,13 +7,13 @@ only after the archive has confirmed them, and the fact of it is on disk.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import time
 
 import msgspec
 
 from sameshot import states
+from sameshot.agent import safefs
 from sameshot.agent.archive import FIRST_PAUSE_S, LONGEST_PAUSE_S, Archive
 from sameshot.agent.capturebook import Capture, CaptureBook, Target, Verified
 from sameshot.agent.journal import Journal
@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 
 # A start this much after the offered one is a late start, where the back end could not see it itself.
 LATE_START_NS = 250_000_000
-
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 _REASONS = {InvalidKind.EMPTY: FailureReason.EMPTY, InvalidKind.IDENTITY: FailureReason.WRONG_IDENTITY}
 
@@ -141,7 +139,7 @@ class Delivery:
             except VerifierBroke as error:
                 raise _GivenUp(FailureReason.VERIFY_FAILED, str(error), archive_raw=True) from error
             except OSError as error:
-                if error.errno not in _DISK_FULL:
+                if error.errno not in safefs.DISK_FULL:
                     raise _GivenUp(
                         FailureReason.VERIFY_FAILED, f"The trace can't be read: {error}", archive_raw=True
                     ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -25,9 +26,10 @@ from sameshot.errors import RequestKeyConflict
 from sameshot.model import CaptureSpec, FailureReason, Identity, JobRef, Phase, TargetFact, TargetState
 from sameshot.profiler.config import check_output_path
 
+log = logging.getLogger(__name__)
+
 NS_PER_MS = 1_000_000
-_MAX_CANCELLED_EARLY = 10_000
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+MAX_CANCELLED_EARLY = 10_000
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -89,18 +91,20 @@ class Dispatch:
             if capture is not None and not fresh:
                 return capture
             record = capture.record if capture is not None else _record(order)
-            if order.capture_id in self._cancelled_early:
-                record = msgspec.structs.replace(record, withdrawn=self._cancelled_early[order.capture_id])
+            if (reason := self.cancelled_early(order.capture_id)) is not None:
+                record = msgspec.structs.replace(record, withdrawn=reason)
             judged = await asyncio.to_thread(self._judge_all, order, record, fresh, known)
             record = msgspec.structs.replace(record, targets=(*record.targets, *(each.accepted for each in judged)))
             try:
-                return await asyncio.to_thread(self._book.accept, record, [Status(each.fact) for each in judged])
+                capture = await asyncio.to_thread(self._book.accept, record, [Status(each.fact) for each in judged])
             except OSError as error:
                 return self._not_written(record, judged, error)
+            await asyncio.to_thread(self._book.prune)
+            return capture
 
     def _not_written(self, record: CaptureRecord, judged: Sequence[_Judged], error: OSError) -> Capture:
         """What can't be written down is not accepted: a restart would forget it. The answer alone says so."""
-        reason = FailureReason.NO_ROOM if error.errno in _DISK_FULL else FailureReason.SPOOL_FAILED
+        reason = FailureReason.NO_ROOM if error.errno in safefs.DISK_FULL else FailureReason.SPOOL_FAILED
         detail = f"Nothing was sent: the spool {self._spool} can't be written ({error.strerror})."
         capture = Capture(self._spool, record)
         for each in judged:
@@ -109,16 +113,26 @@ class Dispatch:
         return capture
 
     async def cancel(self, capture: Capture, reason: str) -> None:
-        """Write down that the capture was cancelled: nothing is asked for any more, not after a restart either."""
+        """Write down that the capture was cancelled, so that nothing is asked for after a restart either.
+
+        A disk that can't be written only warns: what was taken back stays taken back.
+        """
         async with self._one_at_a_time:
-            if capture.record.withdrawn is None:
-                record = msgspec.structs.replace(capture.record, withdrawn=reason[:500])
-                await asyncio.to_thread(self._book.accept, record, [])
+            capture.cancel(reason)
+            try:
+                await asyncio.to_thread(self._book.accept, capture.record, [])
+            except OSError as error:
+                log.warning("cancel not written capture=%s why=%r; a restart forgets it", capture.id, str(error))
 
     def cancel_early(self, capture_id: str, reason: str) -> None:
         """A cancel overtook its dispatch: the dispatch, when it comes, must find that it is too late."""
-        if len(self._cancelled_early) < _MAX_CANCELLED_EARLY:
-            self._cancelled_early[capture_id] = reason[:500]
+        self._cancelled_early[capture_id] = reason[:500]
+        while len(self._cancelled_early) > MAX_CANCELLED_EARLY:
+            del self._cancelled_early[next(iter(self._cancelled_early))]  # the oldest
+
+    def cancelled_early(self, capture_id: str) -> str | None:
+        """The reason of a cancel that came before the dispatch was written down; None: there was none."""
+        return self._cancelled_early.get(capture_id)
 
     def _judge_all(
         self, order: Order, record: CaptureRecord, fresh: Sequence[Wanted], known: Sequence[Known]
@@ -149,7 +163,7 @@ class Dispatch:
                     self._rates.bytes_per_ms(capture.record.job, capture.record.spec) * capture.record.spec.duration_ms
                 ),
             )
-            for capture in self._book
+            for capture in self._book.unsettled()
             for target in capture.open_targets
             if target.fact.state < TargetState.ANNOUNCED
         ]
@@ -247,7 +261,7 @@ def _make_folder(accepted: Accepted, capture_id: str, spool: Path) -> None:
 
 
 def _folder_problem(accepted: Accepted, spool: Path, error: Exception) -> tuple[FailureReason, str]:
-    if isinstance(error, OSError) and error.errno in _DISK_FULL:
+    if isinstance(error, OSError) and error.errno in safefs.DISK_FULL:
         return (
             FailureReason.NO_ROOM,
             f"Nothing was sent: no folder can be made below {accepted.path} ({error.strerror}).",

@@ -51,7 +51,6 @@ class Pursuit:
         ].sees_fetches  # a stock daemon outlives this agent, a broker does not
         self._retry_s = retry_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._locks: dict[str, asyncio.Lock] = {}  # asking and taking back must not overtake each other
 
     def begin(self, capture: Capture) -> None:
         """Pursue a capture until none of its targets waits for a window; calling it again changes nothing."""
@@ -69,7 +68,7 @@ class Pursuit:
     async def withdraw(self, capture: Capture, targets: Sequence[Target]) -> dict[str, TriggerFact]:
         """Take back what was not fetched; target_id → what is true now. Unreachable daemons leave theirs out."""
         found: dict[str, TriggerFact] = {}
-        async with self._lock(capture):
+        async with capture.asking:
             for daemon, mine in self._by_daemon(targets):
                 try:
                     facts = await daemon.withdraw(capture.id, [target.id for target in mine])
@@ -87,7 +86,7 @@ class Pursuit:
 
     async def _round(self, capture: Capture, daemon: ProfilerDaemon, targets: Sequence[Target]) -> None:
         try:
-            async with self._lock(capture):
+            async with capture.asking:
                 known = {fact.target_id: fact for fact in await daemon.facts(capture.id)}
                 asked = [target for target in targets if self._must_ask(capture, target, known.get(target.id))]
                 if asked:
@@ -100,14 +99,15 @@ class Pursuit:
                     await self._learn(capture, target, _as_target_fact(target, fact))
         except Unreachable as error:
             for target in targets:
-                note = f"the profiler daemon does not answer: {error}"
-                self._book.merge(target, msgspec.structs.replace(target.fact, note=note))
+                if not target.trouble:
+                    note = f"the profiler daemon does not answer: {error}"
+                    self._book.merge(target, msgspec.structs.replace(target.fact, note=note))
         except Exception:
             log.exception("asking the profiler daemon failed capture=%s; tried again", capture.id)
 
     def _must_ask(self, capture: Capture, target: Target, known: TriggerFact | None) -> bool:
         record = capture.record
-        if record.withdrawn is not None or target.fact.state.terminal:
+        if record.withdrawn is not None or target.fact.state.terminal or target.trouble:
             return False
         if time.time_ns() > record.announce_by_ns - record.spec.duration_ms * NS_PER_MS:
             return False  # no window that begins now can be over in time
@@ -119,6 +119,8 @@ class Pursuit:
 
     async def _learn(self, capture: Capture, target: Target, fact: TargetFact) -> None:
         before = target.fact.state
+        if target.trouble or capture.record.withdrawn is not None:  # its note says more than any daemon knows
+            fact = msgspec.structs.replace(fact, note=target.fact.note)
         self._book.merge(target, fact)
         if (after := target.fact.state) is not before:
             self._journal.record(after.name.lower(), capture.id, target.id)
@@ -131,9 +133,6 @@ class Pursuit:
             if daemon is not None and target.accepted.registration is not None:
                 groups.setdefault(id(daemon), (daemon, []))[1].append(target)
         return list(groups.values())
-
-    def _lock(self, capture: Capture) -> asyncio.Lock:
-        return self._locks.setdefault(capture.id, asyncio.Lock())
 
 
 def _request(capture: Capture, target: Target) -> TriggerRequest:

@@ -8,12 +8,14 @@ see `safefs`.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
 import re
 import struct
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +28,7 @@ from sameshot.model import REGISTRATION_SCHEMA, JobRef, Phase, Registration, Wor
 MAX_REGISTRATION_BYTES = 64 << 10
 MAX_ENTRIES = 4096  # of one directory; a worker that writes more only harms itself
 WORKERS = "workers"
+FORGET_AFTER_S = 3_600.0
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 # struct flock of 64-bit Linux (fcntl(2)): l_type, l_whence, l_start, l_len, l_pid; OFD requests want l_pid 0.
@@ -57,18 +60,42 @@ class Lock(msgspec.Struct, frozen=True):
 class Registrations:
     """Reads all directories anew at every call: nothing is remembered that the disk would contradict."""
 
-    def __init__(self, dirs: WorkerDirs, node: str) -> None:
+    def __init__(self, dirs: WorkerDirs, node: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._dirs = dirs
         self._node = node
+        self._clock = clock
         self._reported: set[tuple[str, str]] = set()
+        self._ended_since: dict[str, float] = {}  # uuid → when it was first seen dead
 
     def all(self) -> list[Known]:
         """Every readable registration of this node, dead ones too, newest first within one logical worker."""
-        found = [known for where in self._dirs.current() for known in self._read_dir(where)]
-        return judge(found)
+        found = judge(known for where in self._dirs.current() for known in self._read_dir(where))
+        self._forget(found)
+        return found
 
     def of(self, job: JobRef) -> list[Known]:
         return [known for known in self.all() if known.registration.job == job]
+
+    def _forget(self, found: Sequence[Known]) -> None:
+        """Remove the files of workers that ended long ago and were replaced since; a restarted job leaves many.
+
+        The last one in its place stays: it names who is missing.
+        """
+        now, earlier = self._clock(), self._ended_since
+        self._ended_since = {
+            known.registration.uuid: earlier.get(known.registration.uuid, now)
+            for known in found
+            if not known.worker.alive
+        }
+        places: set[tuple[Any, ...]] = set()
+        for known in found:
+            uuid, place = known.registration.uuid, _logical_worker(known)
+            if place in places and now - self._ended_since.get(uuid, now) > FORGET_AFTER_S:
+                with contextlib.suppress(OSError, safefs.Unsafe), safefs.directory(known.where.path, WORKERS) as fd:
+                    if not read_lock(fd, uuid, owner_uid=known.uid).held:
+                        os.unlink(f"{uuid}.json", dir_fd=fd)
+                        os.unlink(f"{uuid}.lock", dir_fd=fd)
+            places.add(place)
 
     def _read_dir(self, where: WorkerDir) -> Iterable[Known]:
         try:
@@ -209,6 +236,8 @@ def _verdict(known: Known, living: Sequence[Known]) -> tuple[bool, str]:
         return False, f"it was replaced by the worker with pid {newest.registration.pid}"
     if one.phase is Phase.EXITING:
         return False, "its process is ending"
+    if one.torch_version is None:  # a window that begins while torch is being imported is empty, or lost (measured)
+        return False, "it is still importing torch"
     if one.rank is None:
         return False, "its rank is not known yet"
     return True, ""

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 # Largest seen: 14–300 MB of JSON per second of window and GPU (measured on real jobs).
 DEFAULT_BYTES_PER_MS = 300_000.0
+MAX_RATES = 1_000  # kinds of captures of all jobs that this node remembers
 
 
 class Rate(msgspec.Struct, frozen=True):
@@ -57,7 +58,10 @@ class Rates:
             known = self._rates.get(key)
             if known and known.capture_id == record.capture_id and known.bytes_per_ms >= seen.bytes_per_ms:
                 return
+            self._rates.pop(key, None)
             self._rates[key] = seen
+            while len(self._rates) > MAX_RATES:
+                del self._rates[next(iter(self._rates))]  # the one that was learnt the longest time ago
             try:
                 safefs.write_atomically(self._path, msgspec.json.encode(self._rates), durable=False)
             except OSError as error:
@@ -87,15 +91,19 @@ def refused(
     free: Callable[[Path], int] = free_bytes,
 ) -> dict[str, str]:
     """target_id → why its window might not fit. All targets of one file system are judged together."""
-    demands = list(demands)
+    demands, waiting = list(demands), list(outstanding)
     problems: dict[str, str] = {}
     for path in {demand.path for demand in demands}:
         mine = [demand for demand in demands if demand.path == path]
         limit = min((each.limit_bytes for each in mine if each.limit_bytes is not None), default=None)
-        if limit is not None and (needed := sum(each.size for each in mine)) > limit:
-            why = f"{len(mine)} windows may write {_mb(needed)} and their pod may still store {_mb(limit)}"
+        needed = sum(each.size for each in mine)
+        promised = sum(each.size for each in waiting if each.path == path)
+        if limit is not None and needed + promised > limit:
+            why = (
+                f"{len(mine)} windows may write {_mb(needed)}, other captures {_mb(promised)}, and their pod may still "
+                f"store {_mb(limit)}"
+            )
             problems.update({each.target_id: why for each in mine})
-    waiting = list(outstanding)
     for device in {_device(demand.path) for demand in demands}:
         mine = [demand for demand in demands if _device(demand.path) == device]
         needed = sum(each.size for each in mine)
