@@ -176,7 +176,7 @@ def _part_sha256(path: Path) -> Callable[[], object]:
 def _part_gzip(path: Path) -> Callable[[], object]:
     from isal import isal_zlib
 
-    packer = isal_zlib.compressobj(level=1, wbits=31, memLevel=3)
+    packer = isal_zlib.compressobj(level=1, wbits=31, memLevel=1)
     return _timed(path, packer.compress)
 
 

@@ -17,7 +17,7 @@ _STRUCTURE = b'"[]{}'
 _REST = bytes(sorted(set(range(256)) - set(_STRUCTURE)))
 _PEELS = 8  # one pass removes at most two levels
 _OVERLAP = 8  # an exponent at a slice's border is whole in one of its two slices
-_SLICE = 1 << 18  # bounds the index arrays, which are eight times as large
+_SLICE = 1 << 19  # bounds the index arrays, which are eight times as large
 _EXPONENT = re.compile(rb"[eE][+]?[0-9]+(?=[ \t\n\r,\]}])")
 _MANTISSA = re.compile(rb"[-+.0-9]+\Z")
 _BEFORE_NUMBER = frozenset(b" \t\n\r,:[")
