@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,10 +14,10 @@ import psutil
 import pytest
 from live import TRAIN, events, free_port, running_job, wait_for
 
-from sameshot.model import CaptureState, FailureReason, TargetState
+from sameshot.model import CaptureState
 from sameshot.profiler.broker import Broker
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.full]
 
 SPAWNED = ("--loader-workers", "2")
 
@@ -42,7 +41,6 @@ def test_launcher_and_spawned_loader_workers_neither_register_nor_get_captured(t
             assert {each["pid"] for each in events(trace) if each.get("cat") == "cpu_op"} < registered
 
 
-@pytest.mark.full
 def test_without_the_hooks_care_the_same_job_enters_seven_processes(tmp_path: Path, ipc_dir: Path) -> None:
     async def enter_all() -> int:
         broker = Broker(ipc_dir)
@@ -58,30 +56,6 @@ def test_without_the_hooks_care_the_same_job_enters_seven_processes(tmp_path: Pa
             await broker.close()
 
     assert asyncio.run(enter_all()) == 7  # the launcher, two ranks, four loader workers
-
-
-def test_a_killed_rank_is_seen_dead_although_its_forked_loader_workers_live_on(tmp_path: Path) -> None:
-    options = ("--apart", "--loader-workers", "2", "--fork-workers")
-    with running_job(tmp_path, nodes=1, launcher="none", script_args=options) as job:
-        rank = psutil.Process(job.pids()[1])
-        forked = rank.children()
-        assert len(forked) == 2
-        view = job.start(duration_ms=2000)
-        job.wait_until(view, TargetState.CONSUMED)
-        for child in forked:
-            child.suspend()  # or they would notice, and end as well
-        try:
-            os.kill(rank.pid, signal.SIGKILL)
-            ended = job.wait(view)
-            assert all(child.is_running() for child in forked)
-            assert sorted(job.workers()) == [0]
-        finally:
-            for child in forked:
-                child.kill()
-    assert ended.state is CaptureState.PARTIAL
-    assert ended.targets[0].state is TargetState.ARCHIVED
-    assert ended.targets[1].failure is not None
-    assert ended.targets[1].failure.reason is FailureReason.WORKER_EXITED
 
 
 def torch_processes(launcher: int) -> list[int]:

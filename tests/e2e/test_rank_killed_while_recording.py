@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from live import LiveJob, running_job, wait_for
 
@@ -39,14 +42,19 @@ def failed_at(job: LiveJob, view: CaptureView, fact: TargetFact) -> float:
 
 def test_the_others_are_delivered_and_the_capture_is_partial(tmp_path: Path) -> None:
     # Started one by one, without collectives: neither a launcher nor gloo ends the others.
-    with running_job(tmp_path, launcher="none", script_args=("--apart",)) as job:
+    options = ("--apart", "--loader-workers", "2", "--fork-workers")
+    with running_job(tmp_path, launcher="none", script_args=options) as job:
         terminal = job.sameshot("capture", "--duration", "2s", "--activities", "cpu", "--key", "kill", "--wait")
         with job.local.client() as client:
             wait_for(lambda: client.captures(), "the capture has begun")
             (view,) = client.captures()
-        killed_at = kill_inside_the_window(job, view, rank=3)
-        said, _ = terminal.communicate(timeout=90)
-        ended = job.get(view)
+        with left_behind(job.pids()[3]) as loader_workers:
+            killed_at = kill_inside_the_window(job, view, rank=3)
+            said, _ = terminal.communicate(timeout=90)
+            ended = job.get(view)
+            # They have its environment, its memory and copies of its descriptors, and don't pass for it.
+            assert [each.status() for each in loader_workers] == ["stopped"] * 2
+            assert sorted(job.workers()) == [0, 1, 2]
         took_s = failed_at(job, view, ended.targets[3]) - killed_at
         report = check_capture(*locate(str(job.folder_of(view))))
 
@@ -61,6 +69,20 @@ def test_the_others_are_delivered_and_the_capture_is_partial(tmp_path: Path) -> 
     assert took_s < SECONDS
     assert "WORKER_EXITED" in said
     assert [target.files for target in report.targets] == [1, 1, 1, 0]
+
+
+@contextmanager
+def left_behind(rank: int) -> Iterator[list[psutil.Process]]:
+    """The forked loader workers of a rank, stopped: otherwise they would notice its end, and end as well."""
+    forked = psutil.Process(rank).children()
+    assert len(forked) == 2
+    for child in forked:
+        child.suspend()
+    try:
+        yield forked
+    finally:
+        for child in forked:
+            child.kill()
 
 
 @pytest.mark.full

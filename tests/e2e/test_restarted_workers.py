@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import grpc
@@ -13,7 +14,7 @@ from sameshot.api.convert import from_proto, to_proto
 from sameshot.api.sameshot_pb2_grpc import AgentStub
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, Registration, TargetFact, unkeyed_capture_id
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.full, pytest.mark.timeout(240)]
 
 
 def test_after_an_in_place_restart_the_new_generation_is_captured_and_the_old_one_is_refused(tmp_path: Path) -> None:
@@ -65,6 +66,7 @@ def dispatch_directly(job: LiveJob, stale: Registration) -> TargetFact:
     node = job.local.setup.nodes.index(stale.node or "")
     request = pb.DispatchRequest(
         capture_id=unkeyed_capture_id(0, stale.uuid.encode()[:10]),
+        start_at_ns=time.time_ns() + 2_000_000_000,
         announce_timeout_ms=1000,
         targets=[pb.DispatchTarget(target_id=stale.target_id, registration=stale.uuid)],
     )

@@ -48,9 +48,7 @@ def test_a_capture_succeeds_and_claims_nothing_that_this_daemon_cannot_see(daemo
         report = check_capture(*locate(str(job.folder_of(view))))
         assert [target.rank for target in report.targets] == [0, 1, 2, 3]
 
-        # The daemon served two captures and two agents, and was never brought down.
-        assert job.capture().state is CaptureState.SUCCEEDED
-        assert {service.restarts for service in job.local.services.values()} == {0}
+        assert {service.restarts for service in job.local.services.values()} == {0}  # nor was it ever brought down
         assert job.finish() == [0, 0]
 
 

@@ -133,7 +133,7 @@ def test_manifest_verify_fails_after(
     independent = subprocess.run(
         [sys.executable, "-I", INDEPENDENT, copy / "manifest.json"], capture_output=True, text=True, timeout=60
     )
-    assert independent.returncode == 1, independent.stdout + independent.stderr
+    assert independent.returncode == 4, independent.stdout + independent.stderr
     check_capture(*locate(str(job.folder_of(view))))
 
 

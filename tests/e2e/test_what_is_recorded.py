@@ -18,25 +18,21 @@ def categories(trace: bytes) -> set[str]:
     return {each["cat"] for each in events(trace) if "cat" in each}
 
 
-def test_python_functions_are_recorded_on_request_only(job: LiveJob) -> None:
-    without = job.capture(duration_ms=200)
-    with_stack = job.capture(duration_ms=200, with_stack=True)
-    assert without.state is with_stack.state is CaptureState.SUCCEEDED
-    for trace in job.traces_of(without).values():
+def has_shapes(trace: bytes) -> bool:
+    return any("Input Dims" in each.get("args", {}) for each in events(trace))
+
+
+def test_python_functions_and_shapes_are_recorded_on_request_only(job: LiveJob) -> None:
+    plain = job.capture(duration_ms=200)
+    rich = job.capture(duration_ms=200, with_stack=True, record_shapes=True)
+    assert plain.state is rich.state is CaptureState.SUCCEEDED
+    for trace in job.traces_of(plain).values():
         assert "cpu_op" in categories(trace)
         assert "python_function" not in categories(trace)
-    for trace in job.traces_of(with_stack).values():
+        assert not has_shapes(trace)
+    for trace in job.traces_of(rich).values():
         assert {"cpu_op", "python_function"} <= categories(trace)
-
-
-def test_shapes_are_recorded_on_request_only(job: LiveJob) -> None:
-    def has_shapes(trace: bytes) -> bool:
-        return any("Input Dims" in each.get("args", {}) for each in events(trace))
-
-    without = job.capture(duration_ms=200)
-    with_shapes = job.capture(duration_ms=200, record_shapes=True)
-    assert [has_shapes(trace) for trace in job.traces_of(without).values()] == [False] * 4
-    assert [has_shapes(trace) for trace in job.traces_of(with_shapes).values()] == [True] * 4
+        assert has_shapes(trace)
 
 
 @pytest.mark.parametrize(
