@@ -129,13 +129,16 @@ class AWorker:
     def final_name(self, capture_id: str) -> Path:
         return self.output_folder(capture_id) / f"trace_{self.registration.pid}.json"
 
-    def write_trace(self, capture_id: str, data: bytes | None = None) -> Path:
-        """In Kineto's order: an empty `.tmp`, the bytes, the final name."""
+    def write_trace(self, capture_id: str, data: bytes | None = None, *, elsewhere: bool = False) -> Path:
+        """In Kineto's order: an empty `.tmp`, the bytes, the final name (`elsewhere`: by another process)."""
         final = self.final_name(capture_id)
         scratch = final.with_name(f"{final.name}.tmp")
         scratch.write_bytes(b"")
         scratch.write_bytes(trace_of(self.registration) if data is None else data)
-        scratch.rename(final)
+        if elsewhere:
+            subprocess.run(["mv", str(scratch), str(final)], check=True)
+        else:
+            scratch.rename(final)
         return final
 
     def kill(self) -> None:

@@ -6,15 +6,19 @@ import contextlib
 import errno
 import os
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from agent_lab import AWorker, Caller, Lab, in_loop, trace_of, until, write_large_trace
 
 from sameshot.agent.announce import Announcer, Sight, Sighting, Watch
+from sameshot.agent.config import AgentConfig
+from sameshot.agent.discovery import FixedDirs
 from sameshot.agent.journal import Journal
-from sameshot.model import CaptureSpec, FailureReason, TargetState
+from sameshot.model import CaptureSpec, FailureReason, TargetFact, TargetState
+from sameshot.profiler.daemon import TriggerStatus
 
 ANNOUNCED_OR_LATER = (TargetState.ANNOUNCED, TargetState.VERIFIED, TargetState.ARCHIVED)
 
@@ -154,6 +158,100 @@ def test_a_look_that_fails_does_not_end_the_looking(lab: Lab, monkeypatch: pytes
     assert announcer.look() == announcer.look() == []  # said once, nor is a dead worker's finished file given up
     monkeypatch.setattr(os, "rename", real)
     assert [sighting.sight for sighting in announcer.look()] == [Sight.ANNOUNCED]
+
+
+def test_a_file_that_can_not_be_taken_is_given_up_at_the_announce_deadline_and_not_later(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator decides right after it; a late look is for files that nobody has seen yet."""
+    stuck, unseen = lab.worker(), lab.worker(rank=1, local_rank=1)
+    now = [0]
+    announcer = Announcer(0.1, lambda sighting: None, Journal(), clock=lambda: now[0])
+    for worker in (stuck, unseen):
+        announcer.watch(_watch(lab, worker, announce_by_ns=50, give_up_at_ns=100))
+    stuck.write_trace("c0")
+    monkeypatch.setattr(os, "rename", _refusing(errno.EROFS))
+    assert [sighting.sight for sighting in announcer.look()] == [Sight.HINDERED]
+    now[0] = 50
+    assert announcer.look() == []
+    now[0] = 51
+    [sighting] = announcer.look()
+    assert (sighting.sight, sighting.watch.target_id) == (Sight.STUCK, stuck.target_id)
+    assert stuck.final_name("c0").exists()
+    now[0] = 101
+    [sighting] = announcer.look()
+    assert (sighting.sight, sighting.watch.target_id) == (Sight.GAVE_UP, unseen.target_id)
+
+
+def test_a_spool_that_is_gone_is_no_missing_file(lab: Lab) -> None:
+    worker = lab.worker()
+    announcer = _announcer()
+    watch = _watch(lab, worker)
+    announcer.watch(watch)
+    worker.write_trace("c0")
+    lab.spool.rmdir()
+    [sighting] = announcer.look()
+    assert (sighting.sight, sighting.size) == (Sight.HINDERED, worker.final_name("c0").stat().st_size)
+    lab.spool.mkdir()
+    assert [sighting.sight for sighting in announcer.look()] == [Sight.ANNOUNCED]
+
+
+def test_a_folder_that_can_not_be_looked_into_says_nothing_about_the_file(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = lab.worker()
+    announcer = _announcer()
+    announcer.watch(_watch(lab, worker))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", _refusing(errno.EIO))
+        [sighting] = announcer.look()
+    assert (sighting.sight, sighting.size) == (Sight.HINDERED, None)
+    assert "can't be looked into" in sighting.detail
+    assert "appeared" not in sighting.detail
+    [sighting] = announcer.look()
+    assert (sighting.sight, sighting.detail) == (Sight.HINDERED, "")  # over
+    assert announcer.look() == []
+
+
+def _refusing(code: int) -> Callable[..., None]:
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return refuse
+
+
+@in_loop
+async def test_a_file_that_can_not_be_taken_is_named_at_once_and_decided_in_time(lab: Lab) -> None:
+    """With the default late look, which is much longer than a coordinator waits for the agent's own verdict."""
+    worker = lab.worker()
+    late_look_s = AgentConfig(node="", worker_dirs=FixedDirs(), spool=lab.spool, archive="").late_look_s
+    lab.daemon.statuses[worker.target_id] = TriggerStatus.CONSUMED
+    async with lab.agent(late_look_s=late_look_s) as caller:
+        capture = await caller.dispatch(worker, announce_timeout_ms=6000)
+        await caller.until_state(capture, worker, TargetState.CONSUMED)
+        record = caller.agent.book.get(capture).record  # type: ignore[union-attr]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "rename", _refusing(errno.EROFS))
+            final = worker.write_trace(capture, elsewhere=True)
+            fact = await until(lambda: _noted(caller, capture, worker), "a note")
+            assert fact.state is TargetState.CONSUMED
+            assert "Read-only file system" in fact.note
+            rounds = caller.agent.announcer.looks + 20  # the daemon's answers, which know less, don't replace it
+            await until(lambda: caller.agent.announcer.looks > rounds, "looks")
+            fact = await caller.fact(capture, worker)
+            assert fact.state is TargetState.FAILED or "Read-only file system" in fact.note
+            fact = await caller.until_failed(capture, worker)
+            assert time.time_ns() < record.announce_by_ns + int(late_look_s * 1e9)
+        assert fact.failure is not None
+        assert fact.failure.reason is FailureReason.SPOOL_FAILED
+        assert str(final) in fact.failure.detail
+        assert final.exists()
+        assert (capture, worker.target_id) in lab.daemon.withdrawn  # its window is over: nobody offers it once more
+
+
+async def _noted(caller: Caller, capture: str, worker: AWorker) -> TargetFact | None:
+    fact = await caller.fact(capture, worker)
+    return fact if "moved" in fact.note else None
 
 
 def test_a_file_exchanged_while_it_is_taken_does_not_pass_for_a_trace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gzip
 import hashlib
 import json
@@ -12,6 +13,7 @@ import grpc
 import pytest
 from agent_lab import JOB, SPEC, Lab, in_loop, slow_disk, trace_of, until
 
+from sameshot.agent import safefs
 from sameshot.agent.dispatch import MAX_CANCELLED_EARLY
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import to_proto
@@ -304,6 +306,23 @@ async def test_a_cancel_whose_caller_gave_up_is_carried_out(lab: Lab) -> None:
                 lambda: b'"withdrawn":"no need"' in (lab.spool / "captures" / capture / "capture.json").read_bytes(),
                 "the cancel on disk",
             )
+
+
+@in_loop
+async def test_a_cancel_on_a_full_disk_is_taken_back_all_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = lab.worker()
+
+    def full(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(worker)
+        await caller.until_state(capture, worker, TargetState.QUEUED)
+        monkeypatch.setattr(safefs, "write_atomically", full)
+        failure = (await caller.withdraw(capture))[worker.target_id].failure
+        assert failure is not None
+        assert failure.reason is FailureReason.CANCELLED
+        assert lab.daemon.withdrawn[0] == (capture, worker.target_id)
 
 
 @in_loop

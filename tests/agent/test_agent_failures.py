@@ -14,6 +14,8 @@ import grpc
 import pytest
 from agent_lab import JOB, Lab, in_loop, trace_of, until
 
+from sameshot.agent.announce import discard_leftover
+from sameshot.agent.discovery import WorkerDir
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import to_proto
 from sameshot.manifest import Job, build, encode
@@ -51,6 +53,23 @@ async def test_a_worker_killed_in_its_window_has_exited_and_the_others_are_deliv
         await until(lambda: (capture, killed.target_id) in lab.daemon.withdrawn, "a withdrawal")
         other.write_trace(capture)
         await caller.until_archived(capture, other)
+
+
+@in_loop
+async def test_the_empty_file_of_a_refused_start_is_removed_so_that_its_worker_need_not_wait_for_it(lab: Lab) -> None:
+    """Kineto leaves one where it can't meet a start (measured); a window that is still written to keeps its own."""
+    refused, late = lab.worker(rank=0), lab.worker(rank=1, local_rank=1)
+    long_ago = time.time_ns() - 60_000_000_000
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(refused, late, announce_timeout_ms=61_000, start_at_ns=long_ago)
+        empty, growing = (each.final_name(capture).with_suffix(".json.tmp") for each in (refused, late))
+        empty.touch()
+        os.utime(empty, ns=(long_ago, long_ago))
+        growing.write_bytes(b"{")
+        for worker in (refused, late):
+            assert reason_of(await caller.until_failed(capture, worker)) is FailureReason.MISSING
+        await until(lambda: not empty.parent.exists(), "the end of the empty file and its folder")
+        assert growing.read_bytes() == b"{"
 
 
 @in_loop
@@ -133,6 +152,30 @@ async def test_a_window_that_would_not_fit_is_refused_before_anything_is_sent(la
         await caller.until_archived(capture, worker)
         await caller.dispatch(second, spec=CaptureSpec(duration_ms=100))
         assert not caller.answer[second.target_id].state.terminal
+
+
+@in_loop
+async def test_windows_that_would_fill_a_pods_own_storage_are_refused(lab: Lab) -> None:
+    """A pod above its ephemeral-storage limit is evicted, however much room the node has."""
+
+    class Pods:
+        def current(self) -> list[WorkerDir]:
+            return [WorkerDir(lab.dir, str(lab.dir), node="node-a", owner_uid=os.geteuid(), limit_bytes=50_000_000)]
+
+    one, two, three = (lab.worker(rank=rank, local_rank=rank) for rank in range(3))
+    spec = CaptureSpec(duration_ms=100)  # 30 MB at the default rate
+    async with lab.agent(worker_dirs=Pods(), free=lambda path: 1 << 50) as caller:
+        await caller.dispatch(one, two, spec=spec)
+        for worker in (one, two):
+            fact = caller.answer[worker.target_id]
+            assert reason_of(fact) is FailureReason.NO_ROOM
+            assert "2 windows may write 60 MB" in detail_of(fact)
+            assert "their pod may still store 50 MB" in detail_of(fact)
+        assert not lab.daemon.asked
+        capture = await caller.dispatch(three, spec=spec)  # one fits …
+        await caller.until_state(capture, three, TargetState.QUEUED)
+        await caller.dispatch(two, spec=spec)  # … and its room is promised
+        assert reason_of(caller.answer[two.target_id]) is FailureReason.NO_ROOM
 
 
 @in_loop
@@ -231,6 +274,43 @@ async def test_a_folder_exchanged_for_a_link_is_not_followed(lab: Lab) -> None:
         assert len(list(outside.iterdir())) == 1
 
 
+@pytest.mark.parametrize("way", ["a link to elsewhere", "a folder from elsewhere behind a link", "a link in its place"])
+def test_cleaning_up_deletes_nothing_outside(lab: Lab, way: str) -> None:
+    async def scenario() -> None:
+        worker = lab.worker()
+        name = f"trace_{worker.registration.pid}.json.tmp"
+        outside = lab.root / "outside"
+        (outside / "main" / "0" / "empty").mkdir(parents=True)
+        for folder in (outside, outside / "main", outside / "main" / "0"):
+            (folder / name).write_text("precious")
+        before = sorted(str(path) for path in outside.rglob("*"))
+        async with lab.agent() as caller:
+            capture = await caller.dispatch(worker)
+            await caller.until_state(capture, worker, TargetState.QUEUED)
+            folder = worker.output_folder(capture)
+            if way == "a link to elsewhere":
+                folder.rmdir()
+                folder.symlink_to(outside)
+            elif way == "a folder from elsewhere behind a link":
+                folder.rmdir()
+                folder.parent.rmdir()
+                folder.parent.symlink_to(outside / "main")
+            else:
+                (folder / name).symlink_to(outside / name)
+            worker.kill()
+            await caller.until_failed(capture, worker)
+            await until(lambda: not caller.agent._tasks, "the end of all cleaning up")
+            [watched] = [
+                caller.agent._watch(one, target) for one in caller.agent.book for target in one.targets.values()
+            ]
+            discard_leftover(watched)
+            caller.agent._tidy(*next((one, target) for one in caller.agent.book for target in one.targets.values()))
+        assert sorted(str(path) for path in outside.rglob("*")) == before
+        assert all((outside / part / name).read_text() == "precious" for part in ("", "main", "main/0"))
+
+    in_loop(scenario)()
+
+
 @in_loop
 async def test_a_captures_folder_that_leads_elsewhere_is_refused_before_dispatch(lab: Lab) -> None:
     worker = lab.worker()
@@ -281,6 +361,11 @@ BROKEN = {
     "rank5_claims_rank0.json": FailureReason.WRONG_IDENTITY,
 }
 SOUND = ["ok.json", "ok.json.gz", "no_distinfo.json", "cpu_only.json", "list_form.json"]
+
+
+def test_the_list_of_broken_and_sound_files_is_the_whole_folder(shared_data: Path) -> None:
+    found = {path.name for path in (shared_data / "traces" / "broken").iterdir()}
+    assert found == {*BROKEN, *SOUND}
 
 
 @pytest.mark.parametrize("bound_by", ["path", "bytes"])

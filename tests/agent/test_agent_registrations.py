@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from agent_lab import JOB, Lab
+from agent_lab import JOB, AWorker, Lab
 
 from sameshot.agent.discovery import FixedDirs, WorkerDir
-from sameshot.agent.registrations import Known, Registrations
+from sameshot.agent.registrations import FORGET_AFTER_S, Known, Registrations
 from sameshot.model import JobRef, Phase, Registration, Worker
 
 
@@ -86,6 +86,41 @@ def test_a_worker_without_a_rank_yet_is_listed_but_not_current(lab: Lab) -> None
     second = lab.worker(rank=None, local_rank=None)
     notes = {read(lab)[each.registration.uuid].note for each in (first, second)}
     assert notes == {"its rank is not known yet"}
+
+
+def test_a_worker_that_still_imports_torch_is_listed_but_not_current(lab: Lab) -> None:
+    worker = lab.worker(torch_version=None)
+    seen = read(lab)[worker.registration.uuid]
+    assert (seen.alive, seen.current, seen.note) == (True, False, "it is still importing torch")
+    worker.register(torch_version="2.13.0")
+    assert read(lab)[worker.registration.uuid].current
+
+
+def test_what_ended_long_ago_and_was_replaced_is_removed_and_the_last_one_in_its_place_is_not(lab: Lab) -> None:
+    now = [0.0]
+    registrations = Registrations(FixedDirs(lab.dir, node="node-a"), "node-a", clock=lambda: now[0])
+    first, second, third = (lab.worker(registered_at_ns=n) for n in (1, 2, 3))
+    elsewhere = lab.worker(local_rank=1, rank=1, registered_at_ns=1)
+    for worker in (first, elsewhere):
+        worker.kill()
+
+    def files() -> set[str]:
+        registrations.all()
+        return {path.name for path in (lab.dir / "workers").iterdir()}
+
+    def of(*workers: AWorker) -> set[str]:
+        return {f"{each.registration.uuid}{suffix}" for each in workers for suffix in (".json", ".lock")}
+
+    assert files() == of(first, second, third, elsewhere)
+    now[0] = FORGET_AFTER_S - 1
+    assert files() == of(first, second, third, elsewhere)
+    third.kill()
+    second.kill()
+    assert files() == of(first, second, third, elsewhere)
+    now[0] = FORGET_AFTER_S + 1
+    assert files() == of(second, third, elsewhere)  # the second ended only lately, the other was never replaced
+    now[0] = 3 * FORGET_AFTER_S
+    assert files() == of(third, elsewhere)
 
 
 def test_the_node_knows_better_than_the_worker_where_it_runs(lab: Lab) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import msgspec
 import psutil
 import pytest
-from agent_lab import JOB, Lab, in_loop, trace_of, until, write_large_trace
+from agent_lab import JOB, Caller, Lab, in_loop, trace_of, until, write_large_trace
 
+from sameshot.agent import capturebook
 from sameshot.agent.agent import Agent
 from sameshot.agent.capturebook import Status
 from sameshot.agent.verifypool import VerifyPool
+from sameshot.api import sameshot_pb2 as pb
+from sameshot.api.convert import to_proto
 from sameshot.errors import Unreachable, UsageError
 from sameshot.model import FailureReason, TargetState
 from sameshot.profiler.daemon import BackendName, TriggerStatus
@@ -211,6 +214,50 @@ async def test_a_damaged_record_harms_no_other_capture(lab: Lab) -> None:
         await caller.until_archived(second, worker)
 
 
+# --- what is kept -------------------------------------------------------------------------------------------------
+
+
+@in_loop
+async def test_old_settled_captures_are_forgotten_but_never_their_bytes_nor_young_ones(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capturebook, "KEEP_SETTLED", 1)
+    worker = lab.worker()
+    async with lab.agent() as caller:
+
+        async def settled(data: bytes | None = None) -> str:
+            capture = await caller.dispatch(worker)
+            worker.write_trace(capture, data)
+            await caller.until_state(capture, worker, TargetState.ARCHIVED, TargetState.FAILED)
+            await until(lambda: not caller.agent.delivery._tasks, "the end of the delivery")
+            return capture
+
+        delivered = await settled()
+        lab.archive.rename(lab.root / "away")
+        lab.archive.write_text("a file where the archive's folder should be")
+        caller.agent.delivery._allowance_share = 0.02
+        failed = await settled()  # with its bytes still here
+        lab.archive.unlink()
+        newest = await settled()
+        waiting = await caller.dispatch(worker)
+        folders = {each: lab.spool / "captures" / each for each in (delivered, failed, newest, waiting)}
+        assert all(folder.exists() for folder in folders.values())  # they are young
+
+        monkeypatch.setattr(capturebook, "KEEP_ALL_NS", 0)
+        latest = await caller.dispatch(worker)  # any dispatch clears up
+        assert {each for each, folder in folders.items() if folder.exists()} == {failed, newest, waiting}
+        assert list(folders[failed].rglob("raw.json"))
+        assert await _known(caller, delivered, failed, newest, waiting, latest) == {failed, newest, waiting, latest}
+        assert {one.id for one in caller.agent.book.unsettled()} == {waiting, latest}
+    async with lab.agent() as caller:  # nor does a restart bring it back
+        assert await _known(caller, delivered, failed, newest, waiting) == {failed, newest, waiting}
+
+
+async def _known(caller: Caller, *captures: str) -> set[str]:
+    asked = pb.KnownCapturesRequest(job=to_proto(JOB, pb.JobRef()), capture_ids=captures)
+    return set((await caller.stub.KnownCaptures(asked)).capture_ids)
+
+
 # --- the verifying processes -----------------------------------------------------------------------------------
 
 
@@ -257,19 +304,23 @@ async def test_a_file_that_brings_every_verifier_down_fails_with_its_bytes_archi
 @in_loop
 async def test_a_verification_that_nobody_waits_for_is_ended(lab: Lab) -> None:
     worker = lab.worker()
-    async with lab.agent(allowance_share=0.001) as caller:  # 60 ms
+    async with lab.agent(allowance_share=0.03) as caller:  # 2 s
         capture = await caller.dispatch(worker)
         large = lab.root / "large"
-        write_large_trace(large, worker.registration, 100 << 20)
+        write_large_trace(large, worker.registration, 300 << 20)
+        await caller.agent.pool.warm()
+        [reader] = [psutil.Process(pid) for pid in caller.agent.pool.pids]
+        reader.suspend()  # however fast this machine is
         large.rename(worker.final_name(capture))
+        await until(lambda: caller.agent.pool._regular[0].reading, "a reading under way")
         fact = await caller.until_failed(capture, worker)
         assert fact.failure is not None
         assert fact.failure.reason is FailureReason.VERIFY_TIMEOUT
         [raw] = lab.spool.rglob("raw.json")
         assert str(raw) in fact.failure.detail
-        await until(
-            lambda: not list(lab.spool.rglob("stored*")) or not caller.agent.pool.pids, "the end of the reading"
-        )
+        await until(lambda: not _runs(reader), "the end of the process that read")
+        assert not list(lab.spool.rglob("stored*"))
+        assert raw.exists()
 
 
 def _runs(process: psutil.Process) -> bool:
