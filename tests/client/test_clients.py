@@ -128,6 +128,19 @@ async def test_workers_of_a_silent_node_are_shown_as_last_seen(tmp_path: Path) -
 
 
 @in_loop
+async def test_an_agent_that_says_no_has_answered(tmp_path: Path) -> None:
+    async with FakeAgent("node-0", Storage.open(str(tmp_path))) as agent:
+        agent.refuse["ListWorkers"] = NoSuchJob("no worker of this job was ever here")
+        async with coordinating(tmp_path, [agent]) as client:
+            listed = await client.workers()
+            failed = await client.wait((await client.start_capture(SPEC)).capture_id)
+    assert listed.agents[0].reachable
+    assert "ever here" in listed.agents[0].detail
+    assert "ever here" in failed.note
+    assert "no answer" not in failed.note
+
+
+@in_loop
 async def test_another_jobs_uid_is_refused(tmp_path: Path) -> None:
     async with coordinating(tmp_path) as client:
         request = wire.start_request(SPEC, None, "NEW")

@@ -24,7 +24,7 @@ from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import from_proto, to_proto
 from sameshot.api.sameshot_pb2_grpc import AgentServicer, add_AgentServicer_to_server
 from sameshot.api.status import typed
-from sameshot.api.views import MAX_MESSAGE_BYTES
+from sameshot.api.transport import SERVER_OPTIONS
 from sameshot.errors import AlreadyExists, SameshotError
 from sameshot.model import (
     Artifact,
@@ -129,7 +129,7 @@ class FakeAgent(AgentServicer):
         self._server: Any = None
 
     async def start(self) -> Self:
-        self._server = grpc.aio.server(options=[("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)])
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
         add_AgentServicer_to_server(self, self._server)
         port = self._server.add_insecure_port(self._listen)
         self.address = f"127.0.0.1:{port}"

@@ -67,6 +67,11 @@ async def abort(context: Any, error: SameshotError) -> NoReturn:
     raise AssertionError("abort returned")
 
 
+def is_answer(error: grpc.RpcError) -> bool:
+    """The peer itself said no, in words of ours; otherwise nothing was heard of it."""
+    return any(key == ERROR_KEY for key, _ in error.trailing_metadata() or ())
+
+
 def from_rpc(error: grpc.RpcError, who: str) -> SameshotError:
     """The typed error that the peer `who` (words for the message) raised, or what its silence means."""
     code: grpc.StatusCode = error.code()

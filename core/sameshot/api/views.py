@@ -6,9 +6,6 @@ import msgspec
 
 from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, JobRef, Outcome, TargetFact, Worker
 
-# A job of thousands of ranks makes messages of several MB; gRPC's own limit is 4 MB. Both sides allow this much.
-MAX_MESSAGE_BYTES = 64 << 20
-
 
 class CaptureView(msgspec.Struct, frozen=True, kw_only=True):
     """One capture as its coordinator (or, for `from_archive`, its manifest) knows it now.

@@ -12,6 +12,7 @@ import grpc
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.sameshot_pb2_grpc import CoordinatorStub
 from sameshot.api.status import from_rpc
+from sameshot.api.transport import CHANNEL_OPTIONS
 from sameshot.api.views import CaptureView, JobDescription, WorkersView
 from sameshot.client import wire
 from sameshot.errors import Unreachable
@@ -25,7 +26,7 @@ class AsyncClient:
         self.address = address
         self._who = f"The coordinator at {address}"
         self._metadata = wire.metadata(caller)
-        self._channel = grpc.aio.insecure_channel(address, options=wire.CHANNEL_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub: Any = CoordinatorStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def describe(self) -> JobDescription:
@@ -76,10 +77,12 @@ class AsyncClient:
         gone_at: float | None = None
         while True:
             try:
+                view = None
                 async for view in self.watch(capture_id, request_key=request_key):
                     gone_at = None
                     if view.state.terminal:
                         return view
+                raise wire.ended_without_outcome(view)
             except Unreachable:
                 gone_at = loop.time() if gone_at is None else gone_at
                 if loop.time() - gone_at > wire.PATIENCE_S:

@@ -12,6 +12,7 @@ import grpc
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.sameshot_pb2_grpc import CoordinatorStub
 from sameshot.api.status import from_rpc
+from sameshot.api.transport import CHANNEL_OPTIONS
 from sameshot.api.views import CaptureView, JobDescription, WorkersView
 from sameshot.client import wire
 from sameshot.errors import TryAgain, Unreachable
@@ -27,7 +28,7 @@ class Client:
         self.address = address
         self._who = f"The coordinator at {address}"
         self._metadata = wire.metadata(caller)
-        self._channel = grpc.insecure_channel(address, options=wire.CHANNEL_OPTIONS)
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub: Any = CoordinatorStub(self._channel)  # type: ignore[no-untyped-call]
 
     def describe(self) -> JobDescription:
@@ -99,10 +100,12 @@ class Client:
         while True:
             left = None if ends is None else max(ends - time.monotonic(), 0.0)
             try:
+                view = None
                 for view in self.watch(capture_id, request_key=request_key, timeout_s=left):
                     gone_at = None
                     if view.state.terminal:
                         return view
+                raise wire.ended_without_outcome(view)
             except Unreachable:
                 now = time.monotonic()
                 if ends is not None and now >= ends:

@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import os
 import pwd
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from sameshot.api import sameshot_pb2 as pb
+from sameshot.api import skew
 from sameshot.api.convert import from_proto, to_proto
-from sameshot.api.views import MAX_MESSAGE_BYTES, CaptureView, JobDescription, WorkersView, by_rank
-from sameshot.errors import UsageError
-from sameshot.model import CapturePolicy, CaptureSpec, JobRef, TargetFact
+from sameshot.api.transport import CALLER_KEY
+from sameshot.api.views import CaptureView, JobDescription, WorkersView, by_rank
+from sameshot.errors import SameshotError, UsageError
+from sameshot.model import CaptureSpec, JobRef, TargetFact
 
 OnFailed = Literal["NEW", "RETURN"]
 
-CHANNEL_OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),
-]
 CALL_TIMEOUT_S = 30.0
 # A coordinator that is being restarted is back within this time; `wait` bridges it.
 PATIENCE_S = 10.0
 
 
 def metadata(caller: str | None) -> tuple[tuple[str, str], ...]:
-    return (("x-sameshot-caller", caller or os_user()),)
+    return ((CALLER_KEY, caller or os_user()),)
 
 
 def os_user() -> str:
@@ -55,7 +50,7 @@ def selector(capture_id: str | None, request_key: str | None) -> pb.CaptureSelec
 
 
 def capture(message: pb.Capture) -> CaptureView:
-    return from_proto(message, CaptureView)
+    return skew.capture_view(message)
 
 
 def captures(message: pb.ListCapturesResponse) -> list[CaptureView]:
@@ -63,7 +58,7 @@ def captures(message: pb.ListCapturesResponse) -> list[CaptureView]:
 
 
 def workers(message: pb.ListJobWorkersResponse) -> WorkersView:
-    return from_proto(message, WorkersView)
+    return skew.workers_view(message)
 
 
 def description(message: pb.DescribeResponse) -> JobDescription:
@@ -73,7 +68,17 @@ def description(message: pb.DescribeResponse) -> JobDescription:
         version=message.version,
         backend=message.backend,
         archive=message.archive,
-        policy=msgspec.json.decode(message.policy_json, type=CapturePolicy, strict=True),
+        policy=skew.capture_policy(message.policy_json),
+    )
+
+
+def ended_without_outcome(last: CaptureView | None) -> SameshotError:
+    """The coordinator has nothing more to say about a capture, and we can't tell how it ended."""
+    return SameshotError(
+        "The coordinator ended the stream without an answer; ask again."
+        if last is None
+        else f"Capture {last.capture_id} ended in a way that this client doesn't know{last.note and f': {last.note}'}; "
+        "client and coordinator must be at most one minor version apart."
     )
 
 
@@ -88,7 +93,7 @@ class Assembly:
         view = capture(update.capture)
         if not update.delta:
             self._targets.clear()
-        news = [from_proto(each, TargetFact) for each in update.changed] if update.delta else view.targets
+        news = [skew.target_fact(each) for each in update.changed] if update.delta else view.targets
         self._targets.update((fact.target_id, fact) for fact in news)
         if len(self._targets) != view.expected:
             return None

@@ -61,7 +61,7 @@ class Attendant:
         address, now, earlier = self.link.address, self.listing, self.link.listing
         if now is not None:
             return Seen(address, now.node, now.workers)
-        silent = self.link.trouble or f"no answer within {self._timings.freeze_s:g} s"
+        silent = self.contact.trouble or self.link.trouble or f"no answer within {self._timings.freeze_s:g} s"
         return Seen(address, silent=silent) if earlier is None else Seen(address, earlier.node, earlier.workers, silent)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-CALLER_KEY = "x-sameshot-caller"
+from sameshot.api.transport import CALLER_KEY
 
 
 class Authenticator(Protocol):

@@ -34,7 +34,7 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """One coordinator serves one job attempt.
 
     `agents` are addresses (`unix:/path` or `host:port`); `agents_file` names more, one a line, and may grow. `archive`
-    is only read here. `listen` is `unix:/path` or `host:port` (port 0: any); the address in force is written
+    is only read here. `listen` is `unix:/path` or a loopback `host:port` (port 0: any); the address in force is written
     atomically to `address_file` once the coordinator serves.
     """
 

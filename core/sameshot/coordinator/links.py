@@ -16,25 +16,16 @@ import grpc
 import msgspec
 
 from sameshot.api import sameshot_pb2 as pb
-from sameshot.api.convert import from_proto, to_proto
+from sameshot.api import skew
+from sameshot.api.convert import to_proto
 from sameshot.api.sameshot_pb2_grpc import AgentStub
-from sameshot.api.status import from_rpc
-from sameshot.api.views import MAX_MESSAGE_BYTES
+from sameshot.api.status import from_rpc, is_answer
+from sameshot.api.transport import CHANNEL_OPTIONS
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.directory import AgentDirectory
 from sameshot.errors import SameshotError
-from sameshot.model import FailureReason, JobRef, TargetFact, Worker
+from sameshot.model import JobRef, TargetFact, Worker
 from sameshot.profiler.daemon import CAPABILITIES, BackendName, Capabilities
-
-CHANNEL_OPTIONS: list[tuple[str, Any]] = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # gRPC waits up to two minutes before it looks at a restarted peer again; a capture has seconds.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-]
 
 Answer = TypeVar("Answer")
 
@@ -61,8 +52,8 @@ class AgentLink:
     def __init__(self, address: str, job: JobRef, clock: Clock, default_backend: BackendName) -> None:
         self.address = address
         self.listing: Listing | None = None
-        self.answered_at: float | None = None  # the last question that was answered, whatever it was
-        self.trouble = ""  # what went wrong since then
+        self.answered_at: float | None = None  # the last question that was answered, be it with a refusal
+        self.trouble = ""  # why nothing was heard since then
         self._job = to_proto(job, pb.JobRef())
         self._clock = clock
         self._default_backend = default_backend
@@ -92,7 +83,7 @@ class AgentLink:
         answer: pb.ListWorkersResponse = await self._call(
             self._stub.ListWorkers, pb.ListWorkersRequest(job=self._job), timeout_s
         )
-        workers = tuple(from_proto(each, Worker) for each in answer.workers)
+        workers = tuple(map(skew.worker, answer.workers))
         listing = Listing(answer.node, answer.backend, answer.poll_interval_s, workers, asked_at)
         if self.listing is None or self.listing.asked_at <= asked_at:
             self.listing = listing
@@ -128,7 +119,7 @@ class AgentLink:
     async def _facts(self, method: Any, request: Any, timeout_s: float) -> Facts:
         asked_at = self._clock.monotonic()
         answer: pb.CaptureFacts = await self._call(method, request, timeout_s)
-        return Facts(answer.known, tuple(map(_fact, answer.targets)), asked_at)
+        return Facts(answer.known, tuple(map(skew.target_fact, answer.targets)), asked_at)
 
     async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
         asked_at = self._clock.monotonic()
@@ -136,7 +127,10 @@ class AgentLink:
             answer = await method(request, timeout=timeout_s)
         except grpc.RpcError as error:
             translated = from_rpc(error, self.name)
-            self.trouble = str(translated).removeprefix(f"{self.name} ").rstrip(".")
+            if is_answer(error):
+                self.answered_at, self.trouble = asked_at, ""
+            else:
+                self.trouble = str(translated).removeprefix(f"{self.name} ").rstrip(".")
             raise translated from None
         self.answered_at = asked_at
         self.trouble = ""
@@ -245,17 +239,6 @@ async def ask_most(
     return {
         address: task.result() for task, address in tasks.items() if not task.cancelled() and task.exception() is None
     }
-
-
-def _fact(message: pb.Target) -> TargetFact:
-    """A newer agent may know reasons that we don't: its target has failed all the same, in its own words."""
-    if message.state == pb.FAILED and message.failure.reason not in set(FailureReason):
-        known = pb.Target()
-        known.CopyFrom(message)
-        known.failure.detail = f"{message.failure.reason}: {message.failure.detail}"
-        known.failure.reason = FailureReason.REFUSED
-        message = known
-    return from_proto(message, TargetFact)
 
 
 async def _quietly(call: Awaitable[object]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 
 from sameshot.api.sameshot_pb2_grpc import add_CoordinatorServicer_to_server
-from sameshot.api.views import MAX_MESSAGE_BYTES
+from sameshot.api.transport import SERVER_OPTIONS, bind
 from sameshot.coordinator.auth import Authenticator, LocalCaller
 from sameshot.coordinator.book import Book
 from sameshot.coordinator.clock import Clock, SystemClock
@@ -21,7 +21,6 @@ from sameshot.coordinator.links import Roster
 from sameshot.coordinator.publish import Publisher
 from sameshot.coordinator.receipt import Receipts
 from sameshot.coordinator.service import CoordinatorService
-from sameshot.errors import UsageError
 from sameshot.storage import Storage
 
 
@@ -42,25 +41,15 @@ class CoordinatorServer:
         receipts = Receipts(Storage.open(config.archive), config.job)
         publisher = Publisher(self.roster, receipts, clock, config.timings)
         self.book = Book(config, self.roster, receipts, publisher, clock)
-        self._server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-                ("grpc.so_reuseport", 0),  # a second coordinator on one port is a mistake, not load balancing
-            ]
-        )
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
         service = CoordinatorService(config, self.book, authenticator or LocalCaller())
         add_CoordinatorServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
         self._listening: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
-        listen = self.config.listen
-        try:
-            port = self._server.add_insecure_port(listen)
-        except RuntimeError as error:
-            raise UsageError(f"The coordinator can't listen at {listen}: {error}") from None
+        """Raises UsageError where the address can't be used."""
+        address = bind(self._server, self.config.listen, "the coordinator")
         await self._server.start()
-        address = listen if listen.startswith("unix:") else f"{listen.rpartition(':')[0]}:{port}"
         timings = self.config.timings
         self._listening = asyncio.create_task(self.roster.listen(timings.listing_s, timings.freeze_s))
         if self.config.address_file is not None:

@@ -119,7 +119,7 @@ class CoordinatorService(CoordinatorServicer):
         for link in links:
             found = answers[link.address]
             silent = "" if isinstance(found, Listing) else str(found)
-            status = AgentStatus(link.address, link.node, not silent, silent)
+            status = AgentStatus(link.address, link.node, link.answers, silent)
             to_proto(status, answer.agents.add())
             workers = link.listing.workers if link.listing else None
             seen.append(Seen(link.address, link.node, workers, silent or None))
