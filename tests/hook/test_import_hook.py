@@ -327,7 +327,7 @@ def test_a_broken_payload_costs_one_line(shared_dir: Path, standin: Path, tmp_pa
     from sameshot.hook import PAYLOAD
 
     copy = shutil.copytree(PAYLOAD, tmp_path / "payload")
-    for broken, code in [("_sameshot_arm.py", "1 / 0"), ("_sameshot_import.py", "def")]:
+    for broken, code in [("_sameshot_rare.py", "1 / 0"), ("_sameshot_arm.py", "1 / 0"), ("_sameshot_import.py", "def")]:
         (copy / broken).write_text(code)
         env = environment(shared_dir, **RANK) | {"PYTHONPATH": f"{copy}:{standin}"}
         done = python(env, "import torch")

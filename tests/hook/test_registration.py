@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,9 +11,17 @@ import sys
 from pathlib import Path
 
 import msgspec
+import pytest
 from hook_lab import environment, held, python, registrations, script, started, until
 
+from sameshot.errors import UsageError
+from sameshot.hook import PAYLOAD
 from sameshot.model import REGISTRATION_SCHEMA, BoundBy, JobRef, Phase, Registration
+from sameshot.profiler.broker import MAX_DIRECTORY_BYTES, Broker
+
+sys.path.insert(0, str(PAYLOAD))
+import _sameshot_arm as arm
+import _sameshot_rare as rare
 
 RANK = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
 
@@ -101,15 +110,81 @@ def test_files_are_readable_for_the_agent_whatever_the_umask_and_no_draft_is_lef
     assert len(list((shared_dir / "workers").iterdir())) == 2
 
 
+KINETO_CONFIG = "ENABLE_IPC_FABRIC=true\nON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n"
+
+
 def test_the_kineto_config_is_written_once(shared_dir: Path, standin: Path) -> None:
     config = shared_dir / "kineto.conf"
-    config.write_text("written by an older version\n")
-    inodes = []
+    inodes = set()
     for _ in range(3):
         assert python(environment(shared_dir, standin, **RANK), "import torch").stderr == ""
-        inodes.append(config.stat().st_ino)
-    assert config.read_text() == "ENABLE_IPC_FABRIC=true\nON_DEMAND_CONFIG_UPDATE_INTERVAL_SECS=1\n"
-    assert inodes[0] == inodes[1] == inodes[2]
+        assert config.read_text() == KINETO_CONFIG
+        inodes.add(config.stat().st_ino)
+    assert len(inodes) == 1
+    assert sorted(path.name for path in shared_dir.iterdir()) == ["ipc", "kineto.conf", "workers"]  # and no draft
+
+
+@pytest.mark.parametrize(
+    ("text", "warned"), [("# of another version\nENABLE_IPC_FABRIC = true\n", False), ("VERBOSE_LOG_LEVEL=1\n", True)]
+)
+def test_a_kineto_config_of_somebody_else_is_never_changed(
+    shared_dir: Path, standin: Path, text: str, warned: bool
+) -> None:
+    config = shared_dir / "kineto.conf"
+    config.write_text(text)
+    inode = config.stat().st_ino
+    done = python(environment(shared_dir, standin, **RANK), "import torch")
+    assert (config.read_text(), config.stat().st_ino) == (text, inode)
+    assert len(registrations(shared_dir)) == 1
+    assert done.stderr.count("\n") == warned
+    assert ("lacks ENABLE_IPC_FABRIC=true" in done.stderr) == warned
+
+
+def test_of_two_containers_that_make_the_kineto_config_at_once_the_first_one_wins(
+    shared_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, draft = shared_dir / "kineto.conf", arm.draft
+    theirs: list[int] = []
+
+    def overtaken(path: str, data: bytes) -> str:
+        config.write_text(KINETO_CONFIG)  # the other one, between our look and our own file
+        theirs.append(config.stat().st_ino)
+        return draft(path, data)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(arm, "draft", overtaken)
+    monkeypatch.setenv("SAMESHOT_DIR", str(shared_dir))
+    rare.prepare(arm.Worker({}, []))
+    assert config.stat().st_ino == theirs[0]
+    assert sorted(path.name for path in shared_dir.iterdir()) == ["ipc", "kineto.conf", "workers"]
+    assert capsys.readouterr().err == ""
+
+
+def test_drafts_of_processes_with_the_same_pid_are_different_files(tmp_path: Path) -> None:
+    target = tmp_path / "kineto.conf"
+    first, second = arm.draft(str(target), b"one"), arm.draft(str(target), b"two")
+    assert (Path(first).read_bytes(), Path(second).read_bytes()) == (b"one", b"two")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("size", [50, 51])
+def test_hook_and_broker_take_the_same_directories(shared_dir: Path, standin: Path, size: int) -> None:
+    directory = shared_dir / ("ü" + "x" * (size - 3 - len(os.fsencode(shared_dir))))
+    assert len(os.fsencode(directory)) == size
+    assert len(os.fsencode(directory / "ipc")) == size - 50 + MAX_DIRECTORY_BYTES
+    done = python(environment(directory, standin, **RANK), "import torch")
+
+    async def serve() -> None:
+        broker = Broker(directory / "ipc")
+        await broker.start()
+        await broker.close()
+
+    if size == 50:
+        assert (done.stderr, len(registrations(directory))) == ("", 1)
+        asyncio.run(serve())
+    else:
+        assert "longer than 50 bytes" in done.stderr
+        with pytest.raises(UsageError, match="at most 54 bytes"):
+            asyncio.run(serve())
 
 
 def test_children_of_a_worker_do_not_register(shared_dir: Path, standin: Path) -> None:
@@ -257,4 +332,4 @@ def test_a_registration_that_can_no_longer_be_written_costs_one_line(shared_dir:
     done = python(environment(shared_dir, standin, **RANK), code)
     assert done.returncode == 0
     assert done.stderr.count("\n") == 1
-    assert done.stderr.endswith("; training goes on unprofiled\n")
+    assert done.stderr.endswith("; training goes on, but captures of this worker may fail\n")

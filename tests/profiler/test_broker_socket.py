@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from profiler_lab import JOB, Client, a_request, short_directory, until
 
-from sameshot.errors import InvalidSpec, UsageError
-from sameshot.profiler.broker import Broker, remove_dead_clients
+from sameshot.errors import InvalidSpec, SameshotError, UsageError
+from sameshot.profiler.broker import MAX_DIRECTORY_BYTES, Broker, remove_dead_clients
 from sameshot.profiler.daemon import CAPABILITIES, BackendName, TriggerStatus
 from sameshot.profiler.kineto_ipc import HEADER, Wants
 
@@ -344,8 +344,8 @@ def test_workers_of_other_users_can_reach_the_socket(ipc_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("directory", "why"),
     [
-        ("/tmp/" + "x" * 46, "51 bytes"),
-        ("/tmp/" + "ü" * 23, "51 bytes"),
+        ("/tmp/" + "x" * 50, "55 bytes"),
+        ("/tmp/" + "ü" * 25, "55 bytes"),
         ("relative/dir", "absolute"),
         ("/tmp/../tmp/sl", "plainly written"),
         ("/proc/nowhere", "can't be made"),
@@ -356,10 +356,10 @@ def test_a_directory_that_could_not_work_is_refused_before_anything_is_served(di
         asyncio.run(Broker(Path(directory)).start())
 
 
-def test_a_directory_of_fifty_bytes_works() -> None:
+def test_the_longest_allowed_directory_works() -> None:
     with short_directory() as folder:
-        long = folder / ("x" * (50 - len(str(folder)) - 1))
-        assert len(str(long)) == 50
+        long = folder / ("x" * (MAX_DIRECTORY_BYTES - len(str(folder)) - 1))
+        assert len(str(long)) == 54
 
         async def go() -> None:
             async with serving(long):
@@ -367,6 +367,26 @@ def test_a_directory_of_fifty_bytes_works() -> None:
                     assert worker.poll() == ""
 
         asyncio.run(go())
+
+
+def test_a_socket_that_got_another_name_serves_nobody(ipc_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer from a daemon named in another way aborts the training process."""
+    descriptor = os.open(ipc_dir, os.O_RDONLY)
+
+    class ByDescriptor(socket.socket):
+        def bind(self, address: Any) -> None:
+            super().bind(str(address).replace(str(ipc_dir), f"/proc/self/fd/{descriptor}"))
+
+    monkeypatch.setattr(socket, "socket", ByDescriptor)
+    broker = Broker(ipc_dir)
+    try:
+        with pytest.raises(SameshotError, match=f"named '/proc/self/fd/{descriptor}/dynolog' instead of '{ipc_dir}/"):
+            asyncio.run(broker.start())
+    finally:
+        os.close(descriptor)
+    monkeypatch.undo()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as worker, pytest.raises(ConnectionRefusedError):
+        worker.connect(str(ipc_dir / "dynolog"))
 
 
 def test_sockets_of_dead_workers_are_removed_and_only_those(ipc_dir: Path) -> None:

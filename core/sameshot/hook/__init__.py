@@ -6,7 +6,9 @@ imports nothing of ours: identity leaves the process only as a registration file
     sitecustomize.py      sees the marker, installs the import hook, runs the next sitecustomize as if we weren't there
     _sameshot_import.py   stays in front of `import torch` until torch has really executed
     _sameshot_rank.py     decides whether this process is a rank; loaded only where torch is imported with a sign of one
+    _sameshot_managers.py ranks of mpirun, mpiexec and srun
     _sameshot_arm.py      registers the rank and sets Kineto's environment
+    _sameshot_rare.py     the first worker of a directory prepares it; a worker that is none after all
     _sameshot_later.py    the worker joins its process group, and its exit waits while a trace is being written
 
 What arming writes into the environment, and the hook reads:
@@ -22,8 +24,12 @@ What arming writes into the environment, and the hook reads:
     SAMESHOT_ARM_SPAWNED=1      the training script itself starts the ranks with `mp.spawn`
     SAMESHOT_EXIT_WAIT_S        how long an exit may be held for an unfinished trace; default 30, 0 switches it off
 
-What the hook makes below SAMESHOT_DIR: `ipc/` (Kineto's sockets), `kineto.conf`, `workers/<uuid>.json` (the
-registration) and `workers/<uuid>.lock` (a POSIX record lock, held as long as the process lives).
+What the hook makes below SAMESHOT_DIR: `ipc/` (Kineto's sockets), `kineto.conf` (never changed once it is there),
+`workers/<uuid>.json` (the registration) and `workers/<uuid>.lock` (a POSIX record lock, held as long as the process
+lives).
+
+KINETO_LOG_LEVEL is 5 (silence) while torch is imported, unless it is set already, and what it was afterwards. Kineto
+reads it once, so its own log stays silent for the worker's life: without a daemon it writes two errors per poll.
 """
 
 from __future__ import annotations

@@ -32,8 +32,9 @@ from sameshot.profiler import kineto_ipc
 from sameshot.profiler.daemon import BackendName, TriggerFact, TriggerRequest
 from sameshot.profiler.slots import NS_PER_S, Slots
 
-MAX_DIRECTORY_BYTES = 50
 MAX_SUN_PATH = 107
+# Kineto binds <directory>/dynoconfigclient<uuid4>; with /ipc as its end, $SAMESHOT_DIR may have 50 bytes (hook/).
+MAX_DIRECTORY_BYTES = MAX_SUN_PATH - len("/" + kineto_ipc.CLIENT_PREFIX) - 36
 ANSWER_WITHIN_NS = 50_000_000  # Kineto reads for 90 ms; the difference is for the way there
 SWEEP_EVERY_S = 60.0
 # A client socket exists for a moment before it is bound. Younger than this it is never called dead.
@@ -226,8 +227,7 @@ class Broker:
 
 def _check_directory(directory: str) -> None:
     size = len(os.fsencode(directory))
-    longest = size + 1 + len(kineto_ipc.CLIENT_PREFIX) + 36
-    if size > MAX_DIRECTORY_BYTES or longest > MAX_SUN_PATH:
+    if size > MAX_DIRECTORY_BYTES:
         raise UsageError(
             f"The socket directory {directory!r} is {size} bytes long and Kineto's sockets in it would not fit into a "
             f"UNIX address; choose one of at most {MAX_DIRECTORY_BYTES} bytes."

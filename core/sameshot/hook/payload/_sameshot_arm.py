@@ -7,7 +7,6 @@ are those of `sameshot.model.Registration`; the tests hold the two together.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import fcntl
 import functools
 import hashlib
@@ -46,20 +45,24 @@ def kineto_job_id(environ: Mapping[str, str]) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") % (2**31 - 1) + 1
 
 
-def _write(path: str, data: bytes) -> None:
-    """Replace `path` by a complete file, readable by the node's agent whatever the umask."""
-    draft = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.{os.getpid()}")
-    fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+def draft(path: str, data: bytes) -> str:
+    """A complete file beside `path`, readable by the node's agent whatever the umask; returns its name.
+
+    The name is random: the containers of a pod share a directory, and all of them may be pid 1.
+    """
+    folder, _, name = path.rpartition("/")
+    drafted = f"{folder}/.{name}.{os.urandom(8).hex()}"
+    fd = os.open(drafted, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         os.fchmod(fd, 0o644)
         if os.write(fd, data) != len(data):
             raise OSError(f"no room for {path}")
     except BaseException:
-        os.unlink(draft)
+        os.unlink(drafted)
         raise
     finally:
         os.close(fd)
-    os.replace(draft, path)
+    return drafted
 
 
 class Worker:
@@ -112,45 +115,32 @@ class Worker:
             "registered_at_ns": now,
             "updated_at_ns": now,
         }
-        self._lock = -1
+        self.lock = -1
         self._before: dict[str, str | None] = {}
-        self._file = f"{directory}/workers/{self.uuid}.json"
-        self._lock_file = f"{directory}/workers/{self.uuid}.lock"
+        self.config = f"{directory}/kineto.conf"
+        self.workers = f"{directory}/workers"
+        self.file = f"{self.workers}/{self.uuid}.json"
+        self.lock_file = f"{self.workers}/{self.uuid}.lock"
 
     def register(self) -> None:
         """Make the worker known, lock first: whoever sees the registration sees a live one."""
-        for folder in (self.ipc, os.path.dirname(self._file)):
-            os.makedirs(folder, exist_ok=True)
-        self._write_kineto_config()
+        try:
+            with open(self.config, "rb") as file:
+                prepared = file.read() == KINETO_CONFIG and os.path.isdir(self.ipc) and os.path.isdir(self.workers)
+        except FileNotFoundError:
+            prepared = False
+        if not prepared:
+            hook.load("_sameshot_rare").prepare(self)
         # Closing *any* descriptor of this file in this process drops a POSIX record lock: it is opened once, and the
         # number is kept, not a file object that could be collected. (flock would stay with forked children.)
-        self._lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        os.fchmod(self._lock, 0o644)
-        fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self.lock = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        os.fchmod(self.lock, 0o644)
+        fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self.save()
-
-    def unregister(self) -> None:
-        """Take the registration back: this process will not run torch after all."""
-        for path in (self._file, self._lock_file):
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
-
-    def _write_kineto_config(self) -> None:
-        path = f"{self.directory}/kineto.conf"
-        try:
-            with open(path, "rb") as file:
-                if file.read() == KINETO_CONFIG:
-                    return
-        except FileNotFoundError:
-            pass
-        _write(path, KINETO_CONFIG)
 
     def save(self, **changes: Any) -> None:
         self.record.update(changes, updated_at_ns=time.time_ns())
-        _write(self._file, json.dumps(self.record).encode())
+        os.replace(draft(self.file, json.dumps(self.record).encode()), self.file)
 
     def set_environment(self) -> None:
         """What Kineto reads. It decides about its daemon once, at import; the rest it reads at every use."""
@@ -163,10 +153,11 @@ class Worker:
         environ["SLURM_JOB_ID"] = str(self.job_id)
         environ["KINETO_IPC_SOCKET_DIR"] = self.ipc
         environ["KINETO_ONDEMAND_TRACE_DIR"] = f"{self.directory}/captures"
-        environ["KINETO_CONFIG"] = f"{self.directory}/kineto.conf"
+        environ["KINETO_CONFIG"] = self.config
         environ["PT_PROFILER_JOB_NAME"] = self.record["job_name"]
 
     def _restore(self, *names: str) -> None:
+        """Put these variables of the environment back to what they were before the import of torch."""
         for name in names:
             value = self._before.get(name)
             if value is None:
@@ -179,7 +170,10 @@ class Worker:
         global _current
         _current = None
         self._restore(ranks.MARKER, *_ONLY_DURING_IMPORT)
-        self.unregister()
+        try:
+            hook.load("_sameshot_rare").unregister(self)
+        except Exception as error:  # what the program is to see is why torch failed
+            hook.complain(error)
 
     def torch_executed(self, torch: ModuleType) -> None:
         """torch is there: Kineto has its link, the environment goes back to what it was."""
@@ -193,7 +187,7 @@ class Worker:
             # Registered after torch's own handlers, so it runs before them; threads have been joined by then.
             atexit.register(self.later, "leave")
         except Exception as error:
-            hook.complain(error)
+            hook.complain(error, hook.HALF_PROFILED)
 
     def later(self, step: str, *args: object) -> None:
         """Run a step of `_sameshot_later` for this worker; a forked child that inherited it is another process."""
@@ -201,7 +195,7 @@ class Worker:
             try:
                 getattr(hook.load("_sameshot_later"), step)(self, *args)
             except Exception as error:
-                hook.complain(error)
+                hook.complain(error, hook.HALF_PROFILED)
 
 
 _current: Worker | None = None
@@ -234,7 +228,7 @@ def arm(claimed: dict[str, int | None], ancestors: list[int]) -> Worker:
     except BaseException:
         os.environ.pop(ranks.MARKER, None)  # its children would only say the same again
         if worker is not None:
-            worker.unregister()
+            hook.load("_sameshot_rare").unregister(worker)
         raise
     _current = worker
     return worker

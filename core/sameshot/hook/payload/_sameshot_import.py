@@ -36,14 +36,18 @@ _HINTS = (
 _complained = False
 
 
-def complain(error: BaseException) -> None:
-    """Say in one line, once per process, that this process goes on unprofiled."""
+UNPROFILED = "training goes on unprofiled"
+HALF_PROFILED = "training goes on, but captures of this worker may fail"  # it is registered and stays so
+
+
+def complain(error: BaseException, then: str = UNPROFILED) -> None:
+    """Say in one line, once per process, what failed and what that means."""
     global _complained
     if _complained:
         return
     _complained = True
     detail = " ".join(str(error).split()) or type(error).__name__
-    say(f"{detail[:300]}; training goes on unprofiled")
+    say(f"{detail[:300]}; {then}")
 
 
 def say(text: str) -> None:

@@ -3,7 +3,8 @@
 Tearing torch down under a running recording crashes the process (measured: 6 of 11 exits on torch 2.13.0). Kineto
 creates `trace_<pid>.json.tmp` when it accepts a request and renames it when the trace is complete; until then the exit
 waits. A request that is still on its way must not be accepted behind our back, so the worker's address is taken away
-first: the daemon's answer to a name that is gone fails, and the request stays with the daemon.
+first and the daemon's answer fails. The broker then still holds the request and can say that nobody fetched it; stock
+dynolog has taken it out of its store by then and it is lost. Either way the worker ends without a trace of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decides whether this process is a training rank: from its environment, its command line and its ancestors.
 
 RANK alone proves nothing: DataLoader workers and every other child inherit it, launchers may have it from their pod,
-and the numbers of mpirun and srun count whatever they started, be it a launcher. The table of launchers is in
-docs/launchers.md.
+and the numbers of mpirun and srun count whatever they started, be it a launcher (`_sameshot_managers`). The table of
+launchers is in docs/launchers.md.
 """
 
 from __future__ import annotations
@@ -13,6 +13,10 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from sameshot.hook.payload import _sameshot_import as hook
+else:
+    import _sameshot_import as hook
 
 MARKER = "SAMESHOT_ARMED"
 _LAUNCHER_MODULES = (
@@ -29,18 +33,7 @@ _LAUNCHER_MODULES = (
 )
 _LAUNCHER_SCRIPTS = {"torchrun", "accelerate", "accelerate-launch", "deepspeed", "ds", "lightning", "fabric"}
 _LAUNCHER_FILES = ("/torch/distributed/run.py", "/torch/distributed/launch.py", "/deepspeed/launcher/launch.py")
-# Where a rank may stand: (rank, local rank, world size, local world size), each the first name that is set.
-_TORCHRUN = ("RANK", ("LOCAL_RANK",), ("WORLD_SIZE",), ("LOCAL_WORLD_SIZE",))
-_PROCESS_MANAGERS = (
-    (
-        "OMPI_COMM_WORLD_RANK",
-        ("OMPI_COMM_WORLD_LOCAL_RANK",),
-        ("OMPI_COMM_WORLD_SIZE",),
-        ("OMPI_COMM_WORLD_LOCAL_SIZE",),
-    ),
-    ("PMI_RANK", ("MPI_LOCALRANKID", "PMI_LOCAL_RANK"), ("PMI_SIZE",), ("MPI_LOCALNRANKS",)),
-    ("SLURM_PROCID", ("SLURM_LOCALID",), ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"), ("SLURM_TASKS_PER_NODE",)),
-)
+_PROCESS_MANAGERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def program(argv: Iterable[str]) -> tuple[str, str]:
@@ -92,44 +85,35 @@ def decide(
     """The rank that this process claims, or None: not a candidate. `ancestors` gives their command lines on demand."""
     if environ.get(MARKER) != "1" or is_launcher(argv):
         return None
-    recorded = number(environ.get("SAMESHOT_LOCAL_WORLD_SIZE"))
-    spawns = environ.get("SAMESHOT_ARM_SPAWNED") == "1"
     kind = helper(argv)
+    if kind == "spawn" and environ.get("SAMESHOT_ARM_SPAWNED") == "1":  # its rank is known when it joins a group
+        local_size = number(environ.get("SAMESHOT_LOCAL_WORLD_SIZE"))
+        return {"rank": None, "local_rank": None, "world_size": None, "local_world_size": local_size}
     if kind is not None:
-        if kind == "spawn" and spawns:  # its rank is known when it joins a process group
-            return {"rank": None, "local_rank": None, "world_size": None, "local_world_size": recorded}
         return None
 
-    claimed = _claim(_TORCHRUN, environ, recorded, spawns)
-    if claimed is None and any(source[0] in environ for source in _PROCESS_MANAGERS):
-        # These number the processes of mpirun or srun; below a launcher that is the launcher, not the rank.
-        below = any(is_launcher(ancestor) for ancestor in ancestors())
-        for source in () if below else _PROCESS_MANAGERS:
-            claimed = claimed or _claim(source, environ, recorded, spawns)
+    claimed = claim_from(environ, ("RANK",), ("LOCAL_RANK",), ("WORLD_SIZE",), ("LOCAL_WORLD_SIZE",))
+    if claimed is None and any(name in environ for name in _PROCESS_MANAGERS):
+        claimed = hook.load("_sameshot_managers").claim(environ, ancestors)
     if claimed is None and environ.get("SAMESHOT_SINGLE") == "1":
         claimed = {"rank": 0, "local_rank": 0, "world_size": 1, "local_world_size": 1}
     return claimed
 
 
-def _claim(
-    source: tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]],
-    environ: Mapping[str, str],
-    recorded: int | None,
-    spawns: bool,
-) -> dict[str, int | None] | None:
-    def first(*names: str) -> int | None:
-        return next((n for n in (number(environ.get(name)) for name in names) if n is not None), None)
-
-    rank_name, local_ranks, sizes, local_sizes = source
-    rank, local_rank, local_size = first(rank_name), first(*local_ranks), first(*local_sizes)
-    if local_rank is None and recorded == 1 and not spawns:
+def claim_from(environ: Mapping[str, str], *sources: tuple[str, ...]) -> dict[str, int | None] | None:
+    """The claim that stands in these variables: of rank, local rank, world size and local world size the first set."""
+    rank, local_rank, world_size, local_size = (
+        next((n for n in (number(environ.get(name)) for name in names) if n is not None), None) for names in sources
+    )
+    recorded = number(environ.get("SAMESHOT_LOCAL_WORLD_SIZE"))
+    if local_rank is None and recorded == 1 and environ.get("SAMESHOT_ARM_SPAWNED") != "1":
         local_rank = 0
     if rank is None or local_rank is None:
         return None  # without a local rank it may number nodes or pods, not processes
     return {
         "rank": rank,
         "local_rank": local_rank,
-        "world_size": first(*sizes),
+        "world_size": world_size,
         "local_world_size": recorded if local_size is None else local_size,
     }
 
@@ -154,16 +138,12 @@ def ancestor_pids() -> list[int]:
     return pids
 
 
-def _command_lines(pids: list[int]) -> Iterable[list[str]]:
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                yield [os.fsdecode(word) for word in file.read().split(b"\0")]
-        except OSError:
-            continue
-
-
 def claim(ancestors: list[int]) -> dict[str, int | None] | None:
     """What this very process claims; `ancestors` are pids."""
-    argv = getattr(sys, "orig_argv", None) or next(iter(_command_lines([os.getpid()])), [])
-    return decide(os.environ, argv, lambda: _command_lines(ancestors))
+
+    def lines(pids: list[int]) -> Iterable[list[str]]:
+        found: Iterable[list[str]] = hook.load("_sameshot_managers").command_lines(pids)
+        return found
+
+    argv = getattr(sys, "orig_argv", None) or next(iter(lines([os.getpid()])), [])  # Python 3.9 has none
+    return decide(os.environ, argv, lambda: lines(ancestors))
