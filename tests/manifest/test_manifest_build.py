@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sameshot.errors import InvalidSpec, ManifestError
-from sameshot.manifest import Target, build, decode, encode, manifest_key, timestamp
+from sameshot.manifest import Provenance, Target, build, decode, encode, manifest_key, timestamp
 from sameshot.model import Columns, FailureReason, Identity, JobRef, Outcome, RawBytes
 from support.manifests import (
     SHA,
@@ -29,7 +29,7 @@ relaxed = settings(deadline=None, max_examples=60)  # the machine may be busy
 
 def test_targets_are_sorted_by_rank_with_unknown_ranks_last() -> None:
     unknown = [
-        Target(name, make_identity(None), artifact=make_artifact(9, uri=f"{name}.gz"))
+        Target(name, make_identity(None, registration=name), artifact=make_artifact(9, uri=f"{name}.gz"))
         for name in ("pod-b/x/0", "pod-a/x/0")
     ]
     targets = [archived(10), archived(2), *unknown, archived(0)]
@@ -107,6 +107,38 @@ def test_two_targets_never_share_a_file() -> None:
     ):
         with pytest.raises(ManifestError, match="name the same file"):
             build(make_capture(), [archived(0), other])
+
+
+def twin(of: int, **identity: object) -> Target:
+    """A second artifact, of the same worker but for what is given."""
+    changed = msgspec.structs.replace(make_identity(of), **identity)
+    return Target("node-b/main/0", changed, artifact=make_artifact(of, uri="node-b/main/0/trace.json.gz"))
+
+
+@pytest.mark.parametrize(
+    ("second", "world_size", "why"),
+    [
+        (twin(0, registration="another"), None, r"node-b/main/0.*and.*node-a/main/0.*trace of rank 0"),
+        (twin(0, rank=1), 2, r"node-b/main/0.*and.*node-a/main/0.*trace of registration 0000"),
+        (twin(0, rank=None), None, "trace of registration 0000"),
+        (twin(2), 2, "rank 2 in a world of 2"),
+    ],
+)
+def test_a_capture_has_one_trace_per_rank_and_process_and_none_beyond_its_world(
+    second: Target, world_size: int | None, why: str
+) -> None:
+    outcome = Outcome.CANCELLED  # whatever the outcome
+    with pytest.raises(ManifestError, match=why):
+        build(make_capture(world_size=world_size, outcome=outcome), [archived(0), second])
+    imported = make_capture(world_size=world_size, outcome=outcome, provenance=Provenance.IMPORTED)
+    manifest = build(imported, [archived(0), second])
+    assert decode(encode(manifest)) == manifest
+
+
+def test_a_failure_beside_the_trace_of_its_rank_is_told() -> None:
+    gone = Target("node-b/main/0", make_identity(0), failure=failed(0).failure)
+    capture = make_capture(world_size=1, outcome=Outcome.PARTIAL)
+    assert build(capture, [archived(0), gone]).totals.archived == 1
 
 
 ESCAPES = ["../trace.json", "a/../../b", "/etc/passwd", "s3://bucket/x", "file:///x", "a//b", "", ".", "a\\b", "a\nb"]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sameshot.errors import ManifestError
-from sameshot.manifest import SCHEMA, Capture, Job, Manifest, Target, build, decode, digest, encode
+from sameshot.manifest import SCHEMA, Capture, Job, Manifest, Provenance, Target, build, decode, digest, encode
 from sameshot.model import (
     Activity,
     Artifact,
@@ -374,6 +374,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     chosen = [draw(targets(index)) for index in range(draw(st.integers(1, 4)))]
     capture = Capture(
         capture_id=draw(names), request_key=draw(maybe(st.text())), caller=draw(st.text()), n=draw(st.integers(0, 9)),
+        provenance=Provenance.IMPORTED,  # which may state any ranks
         job=Job(draw(names), draw(names), draw(names), draw(st.integers(0, 9)), draw(maybe(names))),
         world_size=draw(maybe(st.integers(1, 6))), backend=draw(names), generation=draw(maybe(names)),
         spec=CaptureSpec(duration_ms=draw(st.integers(1, 9)), activities=(Activity.CPU,)),

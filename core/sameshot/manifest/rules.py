@@ -6,7 +6,7 @@ import datetime
 import re
 from collections.abc import Iterable
 
-from sameshot.manifest.values import Capture, Manifest, Target, Totals, refuse, shown
+from sameshot.manifest.values import Capture, Manifest, Provenance, Target, Totals, refuse, shown
 from sameshot.model import Artifact, Outcome, path_problem
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -65,6 +65,8 @@ def check(manifest: Manifest) -> None:
             uris[uri] = where
         if target.artifact is not None:
             _check_artifact(target.artifact, where)
+    if capture.provenance is Provenance.CAPTURED:
+        _check_one_trace_per_worker(capture, targets)
     if targets != tuple(sorted(targets, key=order)):
         refuse("its targets are not sorted by rank (unknown ranks last), then target_id")
     counted = totals(capture, targets)
@@ -73,6 +75,26 @@ def check(manifest: Manifest) -> None:
     if capture.common_window_ns != (window := common_window_ns(targets)):
         refuse(f"its common window is {capture.common_window_ns} ns, its artifacts make {window} ns")
     _check_outcome(capture.outcome, counted)
+
+
+def _check_one_trace_per_worker(capture: Capture, targets: tuple[Target, ...]) -> None:
+    """Two traces of one rank, or of one process, are no set of ranks. (Imported files may state what they like.)"""
+    ranks: dict[int, str] = {}
+    registrations: dict[str, str] = {}
+    for target in targets:
+        if target.artifact is None:
+            continue
+        where, rank, registration = f"target {target.target_id!r}", target.identity.rank, target.identity.registration
+        if rank is not None:
+            if rank in ranks:
+                refuse(f"{where} and {ranks[rank]} both have a trace of rank {rank}")
+            if capture.world_size is not None and rank >= capture.world_size:
+                refuse(f"{where} has a trace of rank {rank} in a world of {capture.world_size}")
+            ranks[rank] = where
+        if registration is not None:
+            if registration in registrations:
+                refuse(f"{where} and {registrations[registration]} both have a trace of registration {registration}")
+            registrations[registration] = where
 
 
 def _check_outcome(outcome: Outcome, totals: Totals) -> None:
