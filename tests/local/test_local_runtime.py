@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from live import wait_for
 
 from sameshot.client.local import JobInfo, jobs
 from sameshot.errors import SameshotError, UsageError
 from sameshot.local.arming import armed_environment, node_dir
 from sameshot.local.runtime import RunFolder
+from sameshot.local.services import Service, ServiceCommand
 from sameshot.model import JobRef
 
 JOB = JobRef("local", "job", "u1")
@@ -31,6 +34,7 @@ import os, sys
 from pathlib import Path
 from sameshot.client.local import JobInfo
 from sameshot.local.runtime import RunFolder
+from sameshot.local.services import Service, ServiceCommand
 from sameshot.model import JobRef
 run = RunFolder.create()
 job = JobRef("local", "killed", "u0")
@@ -115,3 +119,36 @@ def test_arming_twice_changes_nothing_and_keeps_the_users_own_python_path(tmp_pa
     once = armed_environment({"PYTHONPATH": "/mine"}, job=JOB, node="n", folder=tmp_path)
     assert once["PYTHONPATH"].split(os.pathsep)[1:] == ["/mine"]
     assert armed_environment(once, job=JOB, node="n", folder=tmp_path) == once
+
+
+def test_a_service_that_can_not_start_is_reported_at_once_with_the_end_of_its_log(tmp_path: Path) -> None:
+    argv = (sys.executable, "-c", "raise SystemExit('no such archive')")
+    service = Service(
+        ServiceCommand(name="agent-0", argv=argv, log=tmp_path / "log", ready=tmp_path / "address"), dict(os.environ)
+    )
+    try:
+        with pytest.raises(SameshotError, match="no such archive"):
+            service.wait_ready(60)
+    finally:
+        service.stop()
+
+
+def test_a_service_that_dies_is_started_again_and_ends_when_its_parent_does(tmp_path: Path) -> None:
+    program = "import os, sys; open(sys.argv[1], 'w').write(str(os.getpid())); sys.stdin.read()"
+    address = tmp_path / "address"
+    service = Service(
+        ServiceCommand(
+            name="agent-0",
+            argv=(sys.executable, "-c", program, str(address)),
+            log=tmp_path / "log",
+            ready=address,
+        ),
+        dict(os.environ),
+    )
+    first = int(service.wait_ready(60))
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: service.restarts == 1, "the service is started again")
+    second = int(service.wait_ready(60))
+    assert second != first
+    service.stop()
+    assert not Path(f"/proc/{second}").exists()

@@ -38,6 +38,7 @@ class Service:
 
     FIRST_PAUSE_S = 0.2
     LONGEST_PAUSE_S = 10.0
+    HOPELESS_RESTARTS = 3  # before it has served once
 
     def __init__(self, command: ServiceCommand, environment: dict[str, str]) -> None:
         self.command = command
@@ -58,15 +59,15 @@ class Service:
         if self.command.ready is None:
             return ""
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self.restarts < self.HOPELESS_RESTARTS:
             with contextlib.suppress(OSError):
                 if address := self.command.ready.read_text().strip():
                     return address
             time.sleep(0.05)
-        raise SameshotError(
-            f"The {self.command.name} did not start within {timeout_s:.0f} s; the end of {self.command.log}:\n"
-            + _tail(self.command.log)
+        how = (
+            f"ended {self.restarts} times instead of starting" if self.restarts else f"was silent for {timeout_s:.0f} s"
         )
+        raise SameshotError(f"The {self.command.name} {how}; the end of {self.command.log}:\n{_tail(self.command.log)}")
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """End it: politely, then for sure."""
@@ -112,8 +113,8 @@ class Service:
             with self._swap:
                 if self._stopping.is_set():
                     return
-                self.restarts += 1
                 self._process = self._spawn()
+                self.restarts += 1
 
 
 def _tail(log: Path, lines: int = 15) -> str:
