@@ -100,5 +100,5 @@ def test_under_torchrun_every_rank_ends_with_a_trace_or_with_its_reason(tmp_path
     assert took_s < SECONDS
     for fact in ended.targets:
         assert fact.artifact is not None or fact.failure is not None
-        if fact.failure is not None:
-            assert fact.failure.reason is FailureReason.WORKER_EXITED, fact
+        if fact.failure is not None:  # EMPTY: Kineto began late, when its process had already stopped training
+            assert fact.failure.reason in (FailureReason.WORKER_EXITED, FailureReason.EMPTY), fact
