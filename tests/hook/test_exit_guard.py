@@ -15,7 +15,12 @@ from pathlib import Path
 import pytest
 from hook_lab import DEADLINE_S, Responder, environment, registrations, script, started, until
 
+from sameshot.hook import PAYLOAD
 from sameshot.model import Phase
+from sameshot.profiler.config import TRACE_NAME, traced_file
+
+sys.path.insert(0, str(PAYLOAD))
+import _sameshot_later as later
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -147,7 +152,7 @@ def test_files_of_other_workers_and_of_earlier_lives_do_not_hold_an_exit(daemon:
     assert (process.returncode, stderr) == (0, "")
 
 
-def test_a_request_that_nobody_fetched_is_left_with_the_daemon_when_the_worker_ends(
+def test_an_exit_between_queued_and_fetched_is_clean_and_leaves_the_request_with_the_daemon(
     daemon: tuple[Path, Responder],
 ) -> None:
     folder, responder = daemon
@@ -170,19 +175,30 @@ def test_a_request_that_nobody_fetched_is_left_with_the_daemon_when_the_worker_e
     assert not any(run.out.iterdir())
 
 
-def test_an_exit_between_queued_and_fetched_is_clean(daemon: tuple[Path, Responder]) -> None:
+def test_an_exit_right_after_the_fetch_waits_for_a_trace_of_which_nothing_is_seen_yet(
+    daemon: tuple[Path, Responder],
+) -> None:
     folder, responder = daemon
-    runs = [Run(folder, responder, rank, "return") for rank in range(4)]
-    for number, run in enumerate(runs):
-        with started(run.command, run.env, stderr=subprocess.PIPE) as process:
-            until(lambda: process.pid in responder.polled, "the worker polls", process)
-            run.ask(process.pid, duration_ms=400)
-            time.sleep(number * 0.3)  # the end falls at another place between two polls each time
-            run.stop.touch()
-            _, stderr = process.communicate(timeout=DEADLINE_S)
-        assert (process.returncode, stderr) == (0, "")
-        assert not run.recording()
-        assert run.delivered() == (process.pid in responder.fetched)
+    run = Run(folder, responder, 0, "return")
+    with started(run.command, run.env, stderr=subprocess.PIPE) as process:
+        until(lambda: process.pid in responder.polled, "the worker polls", process)
+        run.ask(process.pid, duration_ms=400)
+        until(lambda: process.pid in responder.fetched, "the request is fetched", process)
+        run.stop.touch()
+        _, stderr = process.communicate(timeout=DEADLINE_S)
+    assert (process.returncode, stderr) == (0, "")
+    assert run.delivered()
+
+
+def test_the_guard_knows_a_finished_trace_by_the_name_that_kineto_gives_it(tmp_path: Path) -> None:
+    """While a fresh folder holds no trace of this process a request may be on its way, and the exit takes longer."""
+    assert later._maybe_asked([str(tmp_path)])
+    (tmp_path / traced_file(TRACE_NAME, os.getpid() + 1)).touch()
+    assert later._maybe_asked([str(tmp_path)])
+    (tmp_path / traced_file(TRACE_NAME, os.getpid())).touch()
+    assert not later._maybe_asked([str(tmp_path)])
+    (tmp_path / f"{traced_file(TRACE_NAME, os.getpid())}.tmp").touch()
+    assert later._unfinished([str(tmp_path)], 0)
 
 
 def test_a_signal_that_ends_the_process_at_once_is_not_held(daemon: tuple[Path, Responder]) -> None:

@@ -18,6 +18,7 @@ from sameshot.profiler.slots import FORGET_WORKER_AFTER_NS, GONE_AFTER_NS, Slots
 T0 = 1_800_000_000 * NS
 WORKER = (JOB, 100)
 SPEC = CaptureSpec(duration_ms=1000, warmup_ms=1000)
+LONG = CaptureSpec(duration_ms=3000, warmup_ms=1000)
 
 
 class Node:
@@ -193,17 +194,34 @@ def test_poll_ages_are_told_and_the_long_gone_forgotten(node: Node) -> None:
 
 
 def test_a_worker_that_polls_as_free_inside_its_own_window_is_offered_it_once_more(node: Node) -> None:
-    node.ask(start_in=5)
+    node.ask(start_in=5, spec=LONG)
     node.poll()
-    node.wait(5.5)
+    node.wait(6.5)
     text = node.poll()
     assert text is not None
     assert "PROFILE_START_TIME=0\n" in text
     fact = node.fact()
     assert (fact.status, fact.late_start) == (TriggerStatus.CONSUMED, True)
     assert "dropped" in fact.note
-    node.wait(3.5)  # inside the second window: once more is enough
+    node.wait(4.5)  # inside the second window: once more is enough
     assert node.poll() is None
+
+
+@pytest.mark.parametrize("spec", [SPEC, LONG])
+def test_a_window_that_kineto_begins_a_tick_late_is_not_taken_for_dropped(node: Node, spec: CaptureSpec) -> None:
+    node.ask(start_in=5, spec=spec)
+    node.poll()
+    node.wait(5.3)
+    assert node.poll() is None
+    node.wait(0.9)
+    assert node.poll() is None
+    node.wait(0.2)
+    assert node.poll(free=False) is None  # now it records
+    node.wait(spec.duration_ms / 1000)
+    for _ in range(5):
+        node.wait(1)
+        assert node.poll() is None
+    assert (node.fact().late_start, node.fact().note) == (False, "")
 
 
 def test_a_worker_that_records_in_its_window_is_offered_nothing_again(node: Node) -> None:

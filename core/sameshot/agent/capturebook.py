@@ -29,6 +29,7 @@ from sameshot import states
 from sameshot.agent import safefs
 from sameshot.errors import UsageError
 from sameshot.model import CaptureSpec, Encoding, JobRef, Registration, TargetFact, TargetState
+from sameshot.profiler.config import TRACE_NAME, traced_file
 
 log = logging.getLogger(__name__)
 
@@ -72,9 +73,9 @@ class Accepted(msgspec.Struct, frozen=True):
 
     @property
     def file_name(self) -> str:
-        """Kineto puts its own pid before the suffix (measured); a file with another pid is not this worker's."""
+        """A file with another pid is not this worker's."""
         assert self.registration is not None
-        return f"trace_{self.registration.pid}.json"
+        return traced_file(TRACE_NAME, self.registration.pid)
 
 
 class Status(msgspec.Struct, frozen=True):

@@ -24,7 +24,8 @@ from sameshot.model import Encoding, FailureReason, InvalidKind, RawBytes, Targe
 
 log = logging.getLogger(__name__)
 
-# A start this much after the offered one is a late start, where the back end could not see it itself.
+# A first event this much after the offered start is a late start. The bytes decide: the back end knows only when the
+# config was fetched, and asks a second time where it takes a window for dropped.
 LATE_START_NS = 250_000_000
 
 _REASONS = {InvalidKind.EMPTY: FailureReason.EMPTY, InvalidKind.IDENTITY: FailureReason.WRONG_IDENTITY}
@@ -97,15 +98,11 @@ class Delivery:
             verified = await self._verify(target, size, deadline)
             self._journal.record("read", capture.id, target.id)
         fact = target.fact
-        late = fact.late_start
-        if late is None and (start := capture.record.start_at_ns):
-            late = verified.window_start_ns > start + LATE_START_NS
+        late = verified.window_start_ns > capture.record.start_at_ns + LATE_START_NS
         seen = msgspec.structs.replace(fact, state=TargetState.VERIFIED, late_start=late, note="archiving")
         await self._learn(capture, target, seen, "verified", verified=verified)
         try:
-            artifact = await self._archive.put_trace(
-                capture, target, verified, deadline=deadline, late_start=bool(late)
-            )
+            artifact = await self._archive.put_trace(capture, target, verified, deadline=deadline, late_start=late)
         except StorageError as error:
             detail = f"The trace is verified but could not be archived: {error} {_kept(target)}"
             raise _GivenUp(FailureReason.ARCHIVE_FAILED, detail) from error

@@ -24,7 +24,7 @@ from sameshot.agent.capturebook import Accepted, Capture, CaptureBook, CaptureRe
 from sameshot.agent.registrations import Known
 from sameshot.errors import RequestKeyConflict
 from sameshot.model import CaptureSpec, FailureReason, Identity, JobRef, Phase, TargetFact, TargetState
-from sameshot.profiler.config import check_output_path
+from sameshot.profiler.config import TRACE_NAME, check_output_path
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class Dispatch:
 
 def output_path(accepted: Accepted, capture_id: str) -> str:
     """Where Kineto is told to write, as the worker sees it."""
-    return "/".join((accepted.worker_path.rstrip("/"), CAPTURES, capture_id, *accepted.output_parts, "trace.json"))
+    return "/".join((accepted.worker_path.rstrip("/"), CAPTURES, capture_id, *accepted.output_parts, TRACE_NAME))
 
 
 def _record(order: Order) -> CaptureRecord:

@@ -34,6 +34,8 @@ ACTIVITY_TYPES: dict[Activity, tuple[str, ...]] = {
 }
 STACK_TYPE = "python_function"
 
+TRACE_NAME = "trace.json"  # every output path ends in it; the hook looks for it beside its own pid
+
 NS_PER_MS = 1_000_000
 
 # Kineto's profiler thread looks for work once a second (Config::kControllerIntervalMsecs). A window that begins "at

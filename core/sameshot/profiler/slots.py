@@ -30,7 +30,9 @@ FORGET_WORKER_AFTER_NS = 3_600 * NS_PER_S
 MAX_WORKERS = 4_096
 MAX_RECORDS = 20_000
 MAX_OFFERS = 2  # the offer and, where Kineto was seen to have dropped it, one more
-EDGE_NS = 250_000_000  # so soon after the expected begin a poll proves nothing yet
+# So soon after the expected begin a poll proves nothing: Kineto begins when its thread looks for work, once a second.
+# A window that is no longer than this is judged by the polls after its end.
+EDGE_NS = 1_250_000_000
 OVER_NS = 1_000_000_000  # so long after the expected end a window that began late is over too
 TOO_LATE_NS = 15 * NS_PER_S  # after this another window might not be announced in time
 
