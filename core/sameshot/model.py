@@ -115,12 +115,17 @@ class CaptureSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def digest(self) -> str:
-        """Equal specs have equal digests; used to refuse one request key for two specs."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
+        """Equal specs have equal digests, in whatever order their activities are named; used to refuse one request key
+        for two specs."""
+        ordered = msgspec.structs.replace(self, activities=tuple(sorted(self.activities)))
+        return hashlib.sha256(msgspec.json.encode(ordered, order="sorted")).hexdigest()[:16]
 
 
 class CapturePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a job allows, checked by the coordinator before anything is dispatched."""
+    """What a job allows, checked by the coordinator before anything is dispatched.
+
+    `min_interval_ms` counts between captures that this coordinator accepted; one that was restarted begins anew.
+    """
 
     max_duration_ms: int = 10_000
     max_duration_with_stack_ms: int = 2_000

@@ -407,8 +407,12 @@ class Caller:
         self.answer = _facts(await self.stub.Dispatch(request, timeout=deadline_s))
         return capture_id
 
-    async def withdraw(self, capture_id: str, deadline_s: float | None = None) -> dict[str, TargetFact]:
-        request = pb.WithdrawRequest(job=to_proto(JOB, pb.JobRef()), capture_id=capture_id, reason="no need")
+    async def withdraw(
+        self, capture_id: str, deadline_s: float | None = None, only: Sequence[str] = ()
+    ) -> dict[str, TargetFact]:
+        request = pb.WithdrawRequest(
+            job=to_proto(JOB, pb.JobRef()), capture_id=capture_id, reason="no need", target_ids=only
+        )
         return _facts(await self.stub.Withdraw(request, timeout=deadline_s))
 
     async def facts(self, capture_id: str, job: JobRef = JOB) -> dict[str, TargetFact]:

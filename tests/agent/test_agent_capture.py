@@ -309,6 +309,23 @@ async def test_a_cancel_whose_caller_gave_up_is_carried_out(lab: Lab) -> None:
 
 
 @in_loop
+async def test_one_worker_can_be_taken_back_while_its_neighbour_goes_on(lab: Lab) -> None:
+    kept, left_out = lab.worker(rank=0, local_rank=0), lab.worker(rank=1, local_rank=1)
+    async with lab.agent() as caller:
+        capture = await caller.dispatch(kept, left_out)
+        for worker in (kept, left_out):
+            await caller.until_state(capture, worker, TargetState.QUEUED)
+        facts = await caller.withdraw(capture, only=[left_out.target_id])
+        assert facts[left_out.target_id].failure.reason is FailureReason.CANCELLED
+        assert facts[kept.target_id].state is TargetState.QUEUED
+        assert lab.daemon.withdrawn == [(capture, left_out.target_id)]
+        assert caller.agent.book.get(capture).record.withdrawn is None
+        assert await caller.withdraw("e" * 32, only=[kept.target_id]) == {}
+        await caller.dispatch(kept, capture_id="e" * 32)  # that was no cancel of a capture yet to come
+        await caller.until_state("e" * 32, kept, TargetState.QUEUED)
+
+
+@in_loop
 async def test_a_cancel_on_a_full_disk_is_taken_back_all_the_same(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     worker = lab.worker()
 

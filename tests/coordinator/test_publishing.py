@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from sameshot import manifest
 from sameshot.errors import TryAgain, Unreachable
 from sameshot.model import CaptureState, Outcome, TargetFact, TargetState, keyed_capture_id
 from sameshot.storage import Storage
-from support.coordination import SPEC, coordinating, in_loop, until, until_view
+from support.coordination import QUICK, SPEC, coordinating, in_loop, until, until_view
 from support.fake_agent import JOB, FakeAgent, stay, worker
 
 
@@ -44,6 +45,60 @@ async def test_without_an_agent_that_takes_it_the_outcome_says_unpublished_and_i
             pass
         assert manifest.decode(await client.manifest(view.capture_id)).capture.outcome is Outcome.SUCCEEDED
         assert "not published yet" not in (await client.get(view.capture_id)).note
+
+
+@contextlib.asynccontextmanager
+async def five_nodes(archive: Path) -> AsyncIterator[list[FakeAgent]]:
+    async with contextlib.AsyncExitStack() as stack:
+        agents = [
+            await stack.enter_async_context(FakeAgent(f"node-{index}", Storage.open(str(archive))))
+            for index in range(5)
+        ]
+        for rank, agent in enumerate(agents):
+            agent.workers = [worker(rank=rank, world_size=5, node=agent.node, local_rank=0)]
+        yield agents
+
+
+@in_loop
+async def test_agents_that_are_stuck_cost_a_moment_each_and_the_healthy_one_publishes(tmp_path: Path) -> None:
+    """All but one take the manifest and never answer: nobody waits for their time-outs (8 s each)."""
+    timings = msgspec.structs.replace(QUICK, publish_call_s=8.0, publish_within_s=60.0, publish_stagger_s=0.1)
+    async with five_nodes(tmp_path) as agents, coordinating(tmp_path, agents, timings=timings) as client:
+        for agent in agents[1:]:
+            agent.delay["PublishManifest"] = asyncio.Event()
+        async with asyncio.timeout(7):
+            view = await client.wait((await client.start_capture(SPEC)).capture_id)
+    assert (view.outcome, view.published) == (Outcome.SUCCEEDED, True)
+    for agent in agents:
+        assert agent.calls.count("PublishManifest") <= 1, "nobody was cancelled and asked again"
+
+
+@in_loop
+async def test_a_slow_agent_is_not_cancelled_when_the_next_one_is_asked(tmp_path: Path) -> None:
+    timings = msgspec.structs.replace(QUICK, publish_call_s=20.0, publish_within_s=20.0, publish_stagger_s=1.0)
+    async with two_nodes(tmp_path) as agents, coordinating(tmp_path, agents, timings=timings) as client:
+        for agent in agents:
+            agent.delay["PublishManifest"] = asyncio.Event()
+        started = await client.start_capture(SPEC)
+        await until(lambda: any("PublishManifest" in agent.calls for agent in agents))
+        (first,) = [agent for agent in agents if "PublishManifest" in agent.calls]
+        await until(lambda: all("PublishManifest" in agent.calls for agent in agents))
+        first.delay["PublishManifest"].set()
+        view = await client.wait(started.capture_id)
+    assert view.published
+    assert [agent.calls.count("PublishManifest") for agent in agents] == [1, 1]
+
+
+@in_loop
+async def test_when_every_agent_is_stuck_the_outcome_is_told_within_the_limit_of_the_whole(tmp_path: Path) -> None:
+    timings = msgspec.structs.replace(QUICK, publish_call_s=30.0, publish_within_s=1.0, publish_stagger_s=0.1)
+    async with five_nodes(tmp_path) as agents, coordinating(tmp_path, agents, timings=timings) as client:
+        for agent in agents:
+            agent.delay["PublishManifest"] = asyncio.Event()
+        async with asyncio.timeout(15):
+            view = await client.wait((await client.start_capture(SPEC)).capture_id)
+            assert (view.outcome, view.published) == (Outcome.SUCCEEDED, False)
+            assert "5 agents do not answer" in view.note
 
 
 @in_loop

@@ -118,6 +118,7 @@ class FakeAgent(AgentServicer):
         self.keeps_queued = False  # nothing can be taken back: stock dynolog, or a broker that is away
         self.poll_interval_s = 1.0
         self.accepted: dict[str, _Accepted] = {}
+        self.withdrawn: list[tuple[str, ...]] = []  # the targets that each Withdraw named; none: the whole capture
         self.known: set[str] = set()  # survives `forget`, as an agent's disk does
         self.calls: list[str] = []
         self.frozen = asyncio.Event()
@@ -197,8 +198,11 @@ class FakeAgent(AgentServicer):
     @typed
     async def Withdraw(self, request: pb.WithdrawRequest, context: Any) -> pb.CaptureFacts:
         await self._called("Withdraw")
+        self.withdrawn.append(tuple(request.target_ids))
         accepted = self.accepted.get(request.capture_id)
         for target_id, fact in (accepted.facts if accepted else {}).items():
+            if request.target_ids and target_id not in request.target_ids:
+                continue
             if fact.state < (TargetState.QUEUED if self.keeps_queued else TargetState.CONSUMED):
                 failure = Failure(FailureReason.CANCELLED, "withdrawn", fact.state)
                 accepted.facts[target_id] = msgspec.structs.replace(fact, state=TargetState.FAILED, failure=failure)

@@ -11,7 +11,7 @@ import fcntl
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Hashable
+from collections.abc import Callable, Coroutine, Hashable, Set
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -191,6 +191,12 @@ class Agent:
         """
         await self._share(("withdraw", capture.id), lambda: self._withdraw(capture, reason))
 
+    async def take_back(self, capture: Capture, reason: str, only: Set[str]) -> None:
+        """The same for some targets; the others go on, and nothing stops a later request for these."""
+        for target_id in only & capture.targets.keys():
+            self.journal.record("withdrawn", capture.id, target_id, reason[:500])
+        await self._share(("take back", capture.id, frozenset(only)), lambda: self._take_back(capture, only))
+
     async def _withdraw(self, capture: Capture, reason: str) -> None:
         capture.cancel(reason)
         self.journal.record("withdrawn", capture.id, detail=reason[:500])
@@ -202,8 +208,9 @@ class Agent:
         if not self.book.knows_job(job) and not await asyncio.to_thread(self.registrations.of, job):
             raise NoSuchJob(f"No worker of {job} (uid {job.uid[:60]}) is known on node {self.config.node}.")
 
-    async def _take_back(self, capture: Capture) -> None:
-        waiting = [target for target in capture.open_targets if target.fact.state < TargetState.ANNOUNCED]
+    async def _take_back(self, capture: Capture, only: Set[str] | None = None) -> None:
+        wanted = [target for target in capture.open_targets if only is None or target.id in only]
+        waiting = [target for target in wanted if target.fact.state < TargetState.ANNOUNCED]
         # A broker that was started after the fetch knows nothing of it and would call it taken back.
         facts = await self.pursuit.withdraw(capture, [t for t in waiting if t.fact.state < TargetState.CONSUMED])
         for target in waiting:

@@ -64,7 +64,10 @@ class AgentService(sameshot_pb2_grpc.AgentServicer):
     @typed
     async def Withdraw(self, request: pb.WithdrawRequest, context: Any) -> pb.CaptureFacts:  # noqa: N802
         capture = await self._capture(request.job, request.capture_id)
-        if capture is None:
+        if request.target_ids:
+            if capture is not None:
+                await self._agent.take_back(capture, request.reason, set(request.target_ids))
+        elif capture is None:
             self._agent.dispatch.cancel_early(request.capture_id, request.reason)
         else:
             await self._agent.withdraw(capture, request.reason)

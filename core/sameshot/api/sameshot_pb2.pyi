@@ -462,14 +462,16 @@ class FactsRequest(_message.Message):
     def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., capture_id: _Optional[str] = ...) -> None: ...
 
 class WithdrawRequest(_message.Message):
-    __slots__ = ("job", "capture_id", "reason")
+    __slots__ = ("job", "capture_id", "reason", "target_ids")
     JOB_FIELD_NUMBER: _ClassVar[int]
     CAPTURE_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    TARGET_IDS_FIELD_NUMBER: _ClassVar[int]
     job: JobRef
     capture_id: str
     reason: str
-    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., capture_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    target_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., capture_id: _Optional[str] = ..., reason: _Optional[str] = ..., target_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class KnownCapturesRequest(_message.Message):
     __slots__ = ("job", "capture_ids")

@@ -69,7 +69,8 @@ async def abort(context: Any, error: SameshotError) -> NoReturn:
 
 def is_answer(error: grpc.RpcError) -> bool:
     """The peer itself said no, in words of ours; otherwise nothing was heard of it."""
-    return any(key == ERROR_KEY for key, _ in error.trailing_metadata() or ())
+    metadata: Any = error.trailing_metadata() or ()
+    return any(key == ERROR_KEY for key, _ in metadata)
 
 
 def from_rpc(error: grpc.RpcError, who: str) -> SameshotError:

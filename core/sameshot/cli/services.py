@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 import typer
 
-from sameshot.cli.options import pairs
 from sameshot.cli.run import ARCHIVE_HELP, read_policy, resolved
 from sameshot.model import Encoding, JobRef
 from sameshot.profiler.daemon import BackendName
@@ -87,7 +86,6 @@ def coordinator(
     namespace: Annotated[str, typer.Option(help="The job's namespace.")] = "local",
     attempt: Annotated[int, typer.Option(help="The controller's attempt.")] = 0,
     series: Annotated[str, typer.Option(help="What makes runs comparable.", show_default=False)] = "",
-    label: Annotated[list[str] | None, typer.Option(help="key=value, repeatable.", show_default=False)] = None,
     backend: Annotated[BackendName, typer.Option(help="What the agents use.")] = BackendName.BROKER,
     policy: Annotated[Path | None, typer.Option(help="JSON file with a CapturePolicy.", show_default=False)] = None,
     listen: ListenOption = "127.0.0.1:0",
@@ -102,7 +100,6 @@ def coordinator(
         job=JobRef(namespace, name, uid, attempt),
         archive=resolved(archive),
         series=series,
-        labels=pairs(label or [], "label"),
         agents=tuple(agent or ()),
         agents_file=agents_file,
         backend=backend,

@@ -1,8 +1,8 @@
 """One per job attempt: freeze, fan-out, poll, converge, publish.
 
     links (one per agent) → attend ─┐
-    plan → targets, withdrawal ─────┼─ capture (one run) ── book (all of them, request keys) ── service ── server
-    slot, publish, receipt ─────────┘
+    plan → targets, withdrawal ─────┼─ capture (one run of a record) ── book (all of them, keys) ── service ── server
+    slot, publish, manifests ───────┘
 
 Everything lives in memory on purpose; the published manifest is the durable fact.
 """

@@ -6,6 +6,7 @@ its silence or its answers mean is the capture's part.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 import msgspec
@@ -18,11 +19,14 @@ from sameshot.coordinator.links import AgentLink, Facts, Listing
 from sameshot.coordinator.plan import Seen, dispatchable
 from sameshot.coordinator.targets import TargetSet
 from sameshot.errors import SameshotError, TryAgain
-from sameshot.model import CaptureSpec, FailureReason
+from sameshot.model import CaptureSpec, FailureReason, TargetState
 from sameshot.states import Contact, Deadlines
 
+# A left-out worker is withdrawn by now or never: its agent does not answer, or its window has begun.
+_RELEASE_TRIES = 5
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What every agent is asked for. `announce_s` counts from the planned end of the window.
 
     `strangers` are the agents that said they don't know this id; None: nobody can, it is new by itself.
@@ -40,7 +44,7 @@ class Attendant:
     def __init__(
         self,
         link: AgentLink,
-        order: Order,
+        offer: Offer,
         targets: TargetSet,
         clock: Clock,
         timings: Timings,
@@ -50,7 +54,9 @@ class Attendant:
         self.contact = Contact()
         self.listing: Listing | None = None  # of this capture, taken before the set was closed
         self.dispatched = False  # a request was sent, whether or not it arrived
-        self._order = order
+        self._sent: dict[str, None] = {}  # target ids that any request named
+        self._asking = asyncio.Lock()  # asking for windows and taking them back must not overtake each other
+        self._offer = offer
         self._targets = targets
         self._clock = clock
         self._timings = timings
@@ -70,6 +76,33 @@ class Attendant:
         long_ago = self._clock.monotonic() - 3 * self._timings.call_s
         return bool(self.contact.trouble) and self.contact.silent_since(long_ago)
 
+    @property
+    def left_out(self) -> list[str]:
+        """Targets that were sent and are not in the set that was closed meanwhile."""
+        mine = self._targets.of(self.link.address)
+        return [target_id for target_id in self._sent if target_id not in mine]
+
+    async def release(self) -> None:
+        """Take back, as well as can be, what was sent for workers that closing the set left out.
+
+        Nobody waits for them and nothing of theirs is counted, but a window should not be recorded for nothing.
+        """
+        for _ in range(_RELEASE_TRIES):
+            async with self._asking:
+                only = self.left_out if self._targets.of(self.link.address) else []
+                reason = "this worker does not belong to the set of the capture"
+                try:
+                    told = await self.link.withdraw(self._offer.capture_id, reason, self._timings.call_s, only=only)
+                except TryAgain:
+                    pass
+                except SameshotError:
+                    return
+                else:
+                    about = [fact for fact in told.targets if fact.target_id in self.left_out]
+                    if all(fact.state >= TargetState.CONSUMED for fact in about):
+                        return  # taken back, or too late for that
+            await self._clock.sleep(self._timings.poll_s)
+
     async def run(self) -> None:
         """Until every target of this agent is decided; cancelled when the capture ends earlier."""
         listing = await self._list()
@@ -77,12 +110,13 @@ class Attendant:
             return  # too late: its workers belong to the next capture
         self.listing = listing
         mine = [worker.registration for worker in listing.workers if dispatchable(worker)]
-        self._targets.propose(self.link.address, mine, self._order.deadlines)
+        self._targets.propose(self.link.address, mine, self._offer.deadlines)
         self._news()
         known = False
         while mine and (not self._targets.closed or self._targets.open(self.link.address)):
             try:
-                facts = await (self._look() if known else self._dispatch())
+                async with self._asking:
+                    facts = await (self._look() if known else self._dispatch())
             except TryAgain as error:
                 self._trouble(error)
             except SameshotError as error:
@@ -109,31 +143,33 @@ class Attendant:
 
     async def _dispatch(self) -> Facts:
         """At least once: asked again until the agent has answered, and whenever it has forgotten us."""
-        order, address = self._order, self.link.address
-        if order.strangers is not None and address not in order.strangers and not self.dispatched:
+        offer, address = self._offer, self.link.address
+        if offer.strangers is not None and address not in offer.strangers and not self.dispatched:
             await self._check_unknown()
+        asked = self._targets.open(address)
         self.dispatched = True
+        self._sent.update(dict.fromkeys(fact.target_id for fact in asked))
         request = pb.DispatchRequest(
-            capture_id=order.capture_id,
-            start_at_ns=order.start_at_ns,
-            announce_timeout_ms=int(order.announce_s * 1000),
+            capture_id=offer.capture_id,
+            start_at_ns=offer.start_at_ns,
+            announce_timeout_ms=int(offer.announce_s * 1000),
             targets=[
                 pb.DispatchTarget(target_id=fact.target_id, registration=fact.identity.registration or "")
-                for fact in self._targets.open(address)
+                for fact in asked
             ],
         )
-        to_proto(order.spec, request.spec)
+        to_proto(offer.spec, request.spec)
         return await self.link.dispatch(request, self._timings.call_s)
 
     async def _check_unknown(self) -> None:
         """An agent that was silent when this id was chosen may hold an older capture's traces under it."""
-        if await self.link.known_captures([self._order.capture_id], self._timings.call_s):
+        if await self.link.known_captures([self._offer.capture_id], self._timings.call_s):
             raise SameshotError(
                 f"{self.link.name} has traces of an earlier, lost capture under this id; it was not asked again."
             )
 
     async def _look(self) -> Facts:
-        return await self.link.facts(self._order.capture_id, self._timings.call_s)
+        return await self.link.facts(self._offer.capture_id, self._timings.call_s)
 
     def _take(self, facts: Facts) -> None:
         self.contact = Contact(facts.asked_at)

@@ -16,12 +16,13 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from sameshot.api.views import CaptureView
-from sameshot.coordinator.capture import CaptureRun, Request
+from sameshot.coordinator.capture import CaptureRun
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import CoordinatorConfig
 from sameshot.coordinator.links import AgentLink, Roster, ask_most
+from sameshot.coordinator.manifests import Manifests
 from sameshot.coordinator.publish import Publisher
-from sameshot.coordinator.receipt import Receipts
+from sameshot.coordinator.record import CaptureRecord, Request
 from sameshot.coordinator.slot import Slot
 from sameshot.errors import ManifestError, RequestKeyConflict, TryAgain, UnknownCapture, UsageError
 from sameshot.model import CaptureSpec, CaptureState, keyed_capture_id, unkeyed_capture_id
@@ -30,17 +31,20 @@ from sameshot.profiler.config import check_spec
 _ID = re.compile(r"[0-9a-f]{32}")
 _MAX_KEY = 512
 _USABLE = (CaptureState.SUCCEEDED, CaptureState.PARTIAL)
-# Published captures beyond this many are forgotten here; the archive still knows them.
+# Finished captures beyond this many are forgotten here; the archive still knows those that were published.
 _REMEMBERED = 64
+# No further capture is accepted while this many wait for their manifest to be published.
+_UNPUBLISHED = 64
 # Captures are listed from the archive up to this many; beyond, use the archive's own tools.
 _LISTED = 200
+_CACHED = 1000  # captures that only the archive knows, without their targets
 
 
 class Book:
     """Implements `capture.Surroundings`."""
 
     def __init__(
-        self, config: CoordinatorConfig, roster: Roster, receipts: Receipts, publisher: Publisher, clock: Clock
+        self, config: CoordinatorConfig, roster: Roster, manifests: Manifests, publisher: Publisher, clock: Clock
     ) -> None:
         self.job = config.job
         self.series = config.series
@@ -49,10 +53,10 @@ class Book:
         self.timings = config.timings
         self.roster = roster
         self.publisher = publisher
-        self.slot: Slot[CaptureRun] = Slot()
+        self.slot: Slot[CaptureRecord] = Slot()
         self._policy = config.policy
-        self._receipts = receipts
-        self._runs: dict[str, CaptureRun] = {}  # in the order of acceptance
+        self._manifests = manifests
+        self._records: dict[str, CaptureRecord] = {}  # in the order of acceptance
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._archived: dict[str, CaptureView] = {}  # without targets; a published manifest never changes
         self._last_accepted: float | None = None
@@ -60,7 +64,7 @@ class Book:
 
     async def start(
         self, caller: str, spec: CaptureSpec, request_key: str, *, return_failed: bool
-    ) -> tuple[CaptureRun | CaptureView, bool]:
+    ) -> tuple[CaptureRecord | CaptureView, bool]:
         """The capture of this request, and whether it is a new one.
 
         Raises RequestKeyConflict, PolicyRefused, or StorageError where the archive can't say whether the key is known.
@@ -76,12 +80,12 @@ class Book:
             if newest is not None:
                 _same_spec(newest, spec, request_key)
                 if not newest.state.terminal or newest.state in _USABLE or return_failed:
-                    return self._runs.get(newest.capture_id) or await self._full(newest), False
+                    return self._records.get(newest.capture_id) or await self._full(newest), False
             capture_id = keyed_capture_id(self.job, caller, request_key, n)
             request = Request(capture_id=capture_id, caller=caller, request_key=request_key, n=n, spec=spec)
             return self._begin(request, strangers), True
 
-    async def find(self, caller: str, capture_id: str, request_key: str) -> CaptureRun | CaptureView:
+    async def find(self, caller: str, capture_id: str, request_key: str) -> CaptureRecord | CaptureView:
         """By id, or by the caller's own request key (then its newest capture). Raises UnknownCapture."""
         if request_key and not capture_id:
             _check_key(request_key)
@@ -90,12 +94,12 @@ class Book:
                 raise UnknownCapture(f"No capture of {self.job} has the request key {request_key!r} of {caller}.")
             if known.state is CaptureState.UNKNOWN:
                 raise UnknownCapture(f"{known.note} Its id is {known.capture_id}.")
-            return self._runs.get(known.capture_id) or await self._full(known)
+            return self._records.get(known.capture_id) or await self._full(known)
         if not _ID.fullmatch(capture_id):
             raise UsageError(f"{capture_id!r} is no capture id; it has 32 hex digits. Or give a request key.")
-        if capture_id in self._runs:
-            return self._runs[capture_id]
-        view = await self._receipts.view(capture_id)
+        if capture_id in self._records:
+            return self._records[capture_id]
+        view = await self._manifests.view(capture_id)
         if view is None:
             raise UnknownCapture(
                 f"Capture {capture_id} is UNKNOWN: this coordinator of {self.job} never owned it, and the archive has "
@@ -107,14 +111,14 @@ class Book:
     async def manifest(self, caller: str, capture_id: str, request_key: str) -> tuple[bytes, str]:
         """The published bytes. Raises TryAgain while there is none yet, UnknownCapture where there never will be."""
         found = await self.find(caller, capture_id, request_key)
-        view = found.view(targets=False) if isinstance(found, CaptureRun) else found
+        view = found.view(targets=False) if isinstance(found, CaptureRecord) else found
         if not view.published:
             if view.state.terminal and not view.expected:
                 raise UnknownCapture(
                     f"Capture {view.capture_id} ended without targets, so without manifest: {view.note}"
                 )
             raise TryAgain(f"Capture {view.capture_id} is {view.state} and has no published manifest yet. {view.note}")
-        data = await self._receipts.read(view.capture_id)
+        data = await self._manifests.read(view.capture_id)
         if data is None:
             raise UnknownCapture(f"The manifest of capture {view.capture_id} is gone from {view.manifest_uri}.")
         return data, view.manifest_uri
@@ -124,7 +128,7 @@ class Book:
 
         The latter needs no look into the archive, which may be away, or not be listable with our credentials.
         """
-        running = [run.view(targets=False) for run in reversed(self._runs.values())]
+        running = [record.view(targets=False) for record in reversed(self._records.values())]
         if unsettled:
             return [view for view in running if not view.state.terminal or (view.expected and not view.published)]
         several = asyncio.Semaphore(16)
@@ -135,7 +139,9 @@ class Book:
                     return await self._from_archive(capture_id)
                 return None
 
-        ids = [each for each in await self._receipts.capture_ids() if each not in self._runs and _ID.fullmatch(each)]
+        ids = [
+            each for each in await self._manifests.capture_ids() if each not in self._records and _ID.fullmatch(each)
+        ]
         older = [view for view in await asyncio.gather(*map(read, ids[-_LISTED:])) if view is not None]
         return running + sorted(older, key=lambda view: -(view.converged_at_ns or 0))
 
@@ -147,26 +153,46 @@ class Book:
 
     # ---- starting
 
-    def _begin(self, request: Request, strangers: frozenset[str] | None) -> CaptureRun:
+    def _begin(self, request: Request, strangers: frozenset[str] | None) -> CaptureRecord:
         check_spec(request.spec)
         now = self.clock.monotonic()
         self._policy.check(
             request.spec,
-            unfinished=sum(not run.settled.is_set() for run in self._runs.values()),
+            unfinished=sum(not record.settled.is_set() for record in self._records.values()),
             since_last_ms=None if self._last_accepted is None else int((now - self._last_accepted) * 1000),
         )
+        self._check_publishing()
         self._last_accepted = now
-        run = CaptureRun(request, self, strangers)
-        self._runs[run.capture_id] = run
-        self._tasks[run.capture_id] = asyncio.create_task(run.run(), name=f"capture {run.capture_id}")
+        record = CaptureRecord(
+            request,
+            job=self.job,
+            series=self.series,
+            backend=self.backend,
+            accepted_at_ns=self.clock.wall_ns(),
+            manifest_uri=self._manifests.uri(request.capture_id),
+        )
+        run = CaptureRun(record, self, strangers)
+        self._records[record.capture_id] = record
+        self._tasks[record.capture_id] = asyncio.create_task(run.run(), name=f"capture {record.capture_id}")
         self._forget_old()
-        return run
+        return record
+
+    def _check_publishing(self) -> None:
+        """Each ended capture keeps its facts until its manifest is out: without end that would be all our memory."""
+        waiting = sum(record.ended.is_set() and not self._tasks[each].done() for each, record in self._records.items())
+        if waiting >= _UNPUBLISHED:
+            raise TryAgain(
+                f"{waiting} captures of {self.job} have ended and could not be published yet; see the note of the last "
+                "one. When the archive or the agents are back they are published, and new ones accepted."
+            )
 
     def _forget_old(self) -> None:
-        done = [run for run in self._runs.values() if run.state.terminal and run.published]
-        for run in done[:-_REMEMBERED]:
-            if self._tasks[run.capture_id].done():
-                del self._runs[run.capture_id], self._tasks[run.capture_id]
+        """Only of captures that nobody works on any more: published, without targets, or impossible to publish."""
+        done = [each for each, task in self._tasks.items() if task.done()]
+        for each in done[:-_REMEMBERED]:
+            del self._records[each], self._tasks[each]
+        for each in list(self._archived)[:-_CACHED]:
+            del self._archived[each]
 
     # ---- request keys
 
@@ -174,9 +200,9 @@ class Book:
         """The newest capture of a key that anybody knows (a usable one ends the search), the next n that nobody
         knows, and the agents that said so."""
         newest: CaptureView | None = None
-        for run in self._runs.values():
-            if (run.request.caller, run.request.request_key) == (caller, request_key):
-                newest = run.view(targets=False)
+        for record in self._records.values():
+            if (record.request.caller, record.request.request_key) == (caller, request_key):
+                newest = record.view(targets=False)
         while newest is None or (newest.state.terminal and newest.state not in _USABLE):
             n = newest.n + 1 if newest else 1
             view, strangers = await self._anywhere(caller, request_key, n)
@@ -214,13 +240,13 @@ class Book:
             state=CaptureState.UNKNOWN,
             note="Agents have accepted this capture, but it was lost with an earlier coordinator before it converged.",
             backend=self.backend,
-            manifest_uri=self._receipts.uri(capture_id),
+            manifest_uri=self._manifests.uri(capture_id),
         )
 
     async def _from_archive(self, capture_id: str) -> CaptureView | None:
         """Without targets."""
         if capture_id not in self._archived:
-            view = await self._receipts.view(capture_id)
+            view = await self._manifests.view(capture_id)
             if view is None:
                 return None
             self._archived[capture_id] = _bare(view)
@@ -228,7 +254,7 @@ class Book:
 
     async def _full(self, view: CaptureView) -> CaptureView:
         """With targets, where the archive has them."""
-        return (await self._receipts.view(view.capture_id) or view) if view.published else view
+        return (await self._manifests.view(view.capture_id) or view) if view.published else view
 
 
 def _bare(view: CaptureView) -> CaptureView:

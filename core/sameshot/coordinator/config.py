@@ -25,6 +25,7 @@ class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default_poll_interval_s: float = 1.0  # of workers, where no agent has stated it yet
     listing_s: float = 5.0  # between two looks at who is registered, while no capture asks anyway
     publish_call_s: float = 10.0
+    publish_stagger_s: float = 2.0  # then the next agent is offered the manifest too
     publish_within_s: float = 10.0  # then the capture ends without a published manifest, and we go on trying
     publish_retry_s: float = 5.0
     watch_s: float = 0.5  # at most one update to a watcher in this time
@@ -41,7 +42,6 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     job: JobRef
     archive: str
     series: str = ""
-    labels: dict[str, str] = {}
     agents: tuple[str, ...] = ()
     agents_file: Path | None = None
     backend: BackendName = BackendName.BROKER

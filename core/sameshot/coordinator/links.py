@@ -27,6 +27,9 @@ from sameshot.errors import SameshotError
 from sameshot.model import JobRef, TargetFact, Worker
 from sameshot.profiler.daemon import CAPABILITIES, BackendName, Capabilities
 
+# How long an agent is remembered that the directory does not name: it may be unreadable for a moment.
+_FORGET_S = 60.0
+
 Answer = TypeVar("Answer")
 
 
@@ -103,8 +106,9 @@ class AgentLink:
         request = pb.FactsRequest(job=self._job, capture_id=capture_id)
         return await self._facts(self._stub.GetFacts, request, timeout_s)
 
-    async def withdraw(self, capture_id: str, reason: str, timeout_s: float) -> Facts:
-        request = pb.WithdrawRequest(job=self._job, capture_id=capture_id, reason=reason)
+    async def withdraw(self, capture_id: str, reason: str, timeout_s: float, *, only: Sequence[str] = ()) -> Facts:
+        """Take back what no worker has fetched: of the whole capture here, or of the targets in `only`."""
+        request = pb.WithdrawRequest(job=self._job, capture_id=capture_id, reason=reason, target_ids=only)
         return await self._facts(self._stub.Withdraw, request, timeout_s)
 
     async def publish(self, capture_id: str, manifest: bytes, timeout_s: float) -> str:
@@ -146,15 +150,21 @@ class Roster:
         self._clock = clock
         self._backend = backend
         self._links: dict[str, AgentLink] = {}
+        self._named_at: dict[str, float] = {}
         self._hurried = 0
 
     def links(self) -> list[AgentLink]:
-        """One per address that the directory names now; a link is kept as long as we live."""
+        """One per address that the directory names now."""
+        now = self._clock.monotonic()
         found = []
         for address in self._directory.addresses():
             if address not in self._links:
                 self._links[address] = AgentLink(address, self._job, self._clock, self._backend)
+            self._named_at[address] = now
             found.append(self._links[address])
+        for address in [each for each in self._links if self._named_at[each] < now - _FORGET_S]:
+            # Its channel closes with the last capture that still holds the link.
+            del self._links[address], self._named_at[address]
         return found
 
     def poll_interval_s(self, default: float) -> float:

@@ -7,6 +7,7 @@ stands there.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -16,7 +17,7 @@ from sameshot.api.views import CaptureView
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import Timings
 from sameshot.coordinator.links import AgentLink, Roster
-from sameshot.coordinator.receipt import Receipts, receipt_of
+from sameshot.coordinator.manifests import Manifests, manifest_of
 from sameshot.errors import AlreadyExists, ManifestError, SameshotError
 
 # In one round only this many agents are tried, those first that answered last.
@@ -33,55 +34,87 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Publisher:
-    def __init__(self, roster: Roster, receipts: Receipts, clock: Clock, timings: Timings) -> None:
+    def __init__(self, roster: Roster, manifests: Manifests, clock: Clock, timings: Timings) -> None:
         self._roster = roster
-        self._receipts = receipts
+        self._manifests = manifests
         self._clock = clock
         self._timings = timings
 
     def uri(self, capture_id: str) -> str:
-        return self._receipts.uri(capture_id)
+        return self._manifests.uri(capture_id)
 
     async def publish(self, final: CaptureView) -> AsyncIterator[Progress]:
         """Yields once the outcome may be told: published, impossible, or not yet (then goes on, and yields again)."""
         try:
-            data = receipt_of(final)
+            data = manifest_of(final)
         except ManifestError as error:
             yield Progress(False, True, note=f"No manifest can be published, the facts contradict each other: {error}")
             return
-        give_up_at = self._clock.monotonic() + self._timings.publish_within_s
+        timings = self._timings
+        give_up_at = self._clock.monotonic() + timings.publish_within_s
         told = False
         while True:
-            progress = await self._round(final, data)
+            ends_at = self._clock.monotonic() + timings.publish_call_s if told else give_up_at
+            progress = await self._round(final, data, ends_at)
             if progress.over:
                 yield progress
                 return
-            if not told and self._clock.monotonic() >= give_up_at:
+            if not told and self._clock.monotonic() + timings.poll_s >= give_up_at:
                 told = True
                 yield progress
-            await self._clock.sleep(self._timings.publish_retry_s if told else self._timings.poll_s)
+            await self._clock.sleep(timings.publish_retry_s if told else timings.poll_s)
 
-    async def _round(self, final: CaptureView, data: bytes) -> Progress:
-        trouble = "no agent is known"
-        for link in sorted(self._roster.links(), key=_most_recent)[:_TRIED_PER_ROUND]:
-            try:
-                uri = await link.publish(final.capture_id, data, self._timings.publish_call_s)
-            except AlreadyExists as error:
-                return Progress(False, True, note=await self._whose(final, error))
-            except SameshotError as error:
-                trouble = str(error)
-            else:
-                return Progress(True, True, uri=uri or self.uri(final.capture_id))
+    async def _round(self, final: CaptureView, data: bytes, ends_at: float) -> Progress:
+        """Offer it to one agent after the other, the next one as soon as one fails or takes long.
+
+        Whoever is asked goes on meanwhile: the put is conditional, so it does no harm when two of them get through.
+        """
+        waiting = sorted(self._roster.links(), key=_most_recent)[:_TRIED_PER_ROUND]
+        asked: set[asyncio.Task[str]] = set()
+        troubles = [] if waiting else ["no agent is known"]
+        try:
+            while waiting or asked:
+                left_s = ends_at - self._clock.monotonic()
+                if left_s <= 0:
+                    troubles.append(f"{len(asked)} agents do not answer")
+                    break
+                if waiting:
+                    offer = waiting.pop(0).publish(final.capture_id, data, self._timings.publish_call_s)
+                    asked.add(asyncio.create_task(offer))
+                    left_s = min(left_s, self._timings.publish_stagger_s) if waiting else left_s
+                for answer in await self._answers(asked, left_s):
+                    asked.discard(answer)
+                    try:
+                        return Progress(True, True, uri=answer.result() or self.uri(final.capture_id))
+                    except AlreadyExists as error:
+                        return Progress(False, True, note=await self._whose(final, error))
+                    except SameshotError as error:
+                        troubles.append(str(error))
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         return Progress(
             False,
             False,
-            note=f"The manifest is not published yet, and this is tried again while the coordinator lives: {trouble}",
+            note="The manifest is not published yet, and this is tried again while the coordinator lives: "
+            + "; ".join(dict.fromkeys(each.rstrip(".") for each in troubles))
+            + ".",
         )
+
+    async def _answers(self, asked: set[asyncio.Task[str]], at_most_s: float) -> set[asyncio.Task[str]]:
+        """Those that have answered, as soon as one has; none after the time."""
+        passing = asyncio.create_task(self._clock.sleep(at_most_s))
+        try:
+            await asyncio.wait({*asked, passing}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            passing.cancel()
+        return {each for each in asked if each.done()}
 
     async def _whose(self, final: CaptureView, error: AlreadyExists) -> str:
         uri = self.uri(final.capture_id)
         try:
-            there = await self._receipts.read(final.capture_id)
+            there = await self._manifests.read(final.capture_id)
             read = manifest.decode(there) if there is not None else None
         except SameshotError as unreadable:
             return f"Another manifest stands at {uri} and was not overwritten; it can't be read: {unreadable}"

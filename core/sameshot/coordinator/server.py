@@ -18,8 +18,8 @@ from sameshot.coordinator.clock import Clock, SystemClock
 from sameshot.coordinator.config import CoordinatorConfig
 from sameshot.coordinator.directory import AgentDirectory, AgentsFile, FixedAgents
 from sameshot.coordinator.links import Roster
+from sameshot.coordinator.manifests import Manifests
 from sameshot.coordinator.publish import Publisher
-from sameshot.coordinator.receipt import Receipts
 from sameshot.coordinator.service import CoordinatorService
 from sameshot.storage import Storage
 
@@ -38,9 +38,9 @@ class CoordinatorServer:
         clock = clock or SystemClock()
         self.config = config
         self.roster = Roster(directory or _directory(config), config.job, clock, config.backend)
-        receipts = Receipts(Storage.open(config.archive), config.job)
-        publisher = Publisher(self.roster, receipts, clock, config.timings)
-        self.book = Book(config, self.roster, receipts, publisher, clock)
+        manifests = Manifests(Storage.open(config.archive), config.job)
+        publisher = Publisher(self.roster, manifests, clock, config.timings)
+        self.book = Book(config, self.roster, manifests, publisher, clock)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         service = CoordinatorService(config, self.book, authenticator or LocalCaller())
         add_CoordinatorServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]

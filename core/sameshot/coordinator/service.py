@@ -16,10 +16,10 @@ from sameshot.api.status import typed, typed_stream
 from sameshot.api.views import AgentStatus, CaptureView
 from sameshot.coordinator.auth import Authenticator
 from sameshot.coordinator.book import Book
-from sameshot.coordinator.capture import CaptureRun
 from sameshot.coordinator.config import CoordinatorConfig
 from sameshot.coordinator.links import Listing, ask_all
 from sameshot.coordinator.plan import Seen, freeze
+from sameshot.coordinator.record import CaptureRecord
 from sameshot.errors import InvalidSpec, NoSuchJob, SameshotError
 from sameshot.model import CaptureSpec, TargetFact
 
@@ -97,7 +97,7 @@ class CoordinatorService(CoordinatorServicer):
     @typed
     async def CancelCapture(self, request: pb.CaptureSelector, context: Any) -> pb.Capture:  # noqa: N802
         found = await self._find(request, context)
-        if isinstance(found, CaptureRun):
+        if isinstance(found, CaptureRecord):
             await found.cancel()
         return to_proto(_view(found), pb.Capture())
 
@@ -135,7 +135,7 @@ class CoordinatorService(CoordinatorServicer):
         answer.missing_ranks.extend(plan.missing_ranks)
         return answer
 
-    async def _find(self, request: pb.CaptureSelector, context: Any) -> CaptureRun | CaptureView:
+    async def _find(self, request: pb.CaptureSelector, context: Any) -> CaptureRecord | CaptureView:
         caller = await self._authenticator.caller(context)
         return await self._book.find(caller, request.capture_id, request.request_key)
 
@@ -147,8 +147,8 @@ class CoordinatorService(CoordinatorServicer):
             )
 
 
-def _view(found: CaptureRun | CaptureView) -> CaptureView:
-    return found.view() if isinstance(found, CaptureRun) else found
+def _view(found: CaptureRecord | CaptureView) -> CaptureView:
+    return found.view() if isinstance(found, CaptureRecord) else found
 
 
 def _spec(request: pb.StartCaptureRequest) -> CaptureSpec:

@@ -166,7 +166,6 @@ class LocalRun:
         )
 
     def _start_coordinator(self) -> None:
-        labels = [part for key, value in self.setup.labels.items() for part in ("--label", f"{key}={value}")]
         agents = [
             part for index in range(len(self.setup.nodes)) for part in ("--agent", f"unix:{self._agent_socket(index)}")
         ]
@@ -176,7 +175,7 @@ class LocalRun:
             "coordinator",
             sameshot_argv(
                 *("coordinator", "--namespace", self.job.namespace, "--name", self.job.name, "--uid", self.job.uid),
-                *("--series", self.setup.series or self.setup.name, "--archive", self.setup.archive, *labels, *agents),
+                *("--series", self.setup.series or self.setup.name, "--archive", self.setup.archive, *agents),
                 *("--backend", self.setup.backend, "--policy", str(policy), "--listen", self.address),
                 *("--address-file", str(self._address_file("coordinator")), "--end-with-stdin"),
             ),

@@ -12,7 +12,7 @@ from sameshot.model import CaptureState, JobRef, TargetFact, TargetState
 from sameshot.storage import Storage
 
 
-def receipt_of(view: CaptureView) -> bytes:
+def manifest_of(view: CaptureView) -> bytes:
     """The manifest of a converged capture. Raises ManifestError where the facts contradict each other."""
     if view.outcome is None or view.converged_at_ns is None:
         raise ValueError("a capture has no manifest before it has converged")
@@ -73,7 +73,7 @@ def view_of(read: Manifest, uri: str) -> CaptureView:
     )
 
 
-class Receipts:
+class Manifests:
     """The job attempt's manifests in the archive; read only."""
 
     def __init__(self, storage: Storage, job: JobRef) -> None:
