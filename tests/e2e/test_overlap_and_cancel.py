@@ -7,12 +7,13 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from live import LiveJob, wait_for
 
 from sameshot.api.views import CaptureView
-from sameshot.model import CaptureState, FailureReason, TargetState
+from sameshot.model import CaptureState, FailureReason, TargetFact, TargetState
 
 pytestmark = pytest.mark.live
 
@@ -47,7 +48,9 @@ def test_a_capture_cancelled_before_any_fetch_is_withdrawn_for_good(job: LiveJob
             view = client.get(request_key="withdrawn")
             job.wait_until(view, TargetState.QUEUED)
             client.cancel(view.capture_id)
-    cancelled = job.wait(view)
+        cancelled = job.wait(view)
+        for fact in cancelled.targets:  # the agent has tidied up; now a trace would have a place to appear at
+            place_of(job, fact).joinpath(view.capture_id, "main", str(fact.identity.local_rank)).mkdir(parents=True)
     said, _ = terminal.communicate(timeout=60)
 
     assert cancelled.state is CaptureState.CANCELLED
@@ -66,8 +69,13 @@ def test_a_capture_cancelled_before_any_fetch_is_withdrawn_for_good(job: LiveJob
     )
     after = job.capture()  # a later window on the same processes: theirs is the only trace
     assert after.state is CaptureState.SUCCEEDED
-    assert job.traces_on_nodes(cancelled) == []
+    assert job.traces_on_nodes(cancelled) == []  # not even one that was begun
     assert list(job.folder_of(cancelled).rglob("trace*")) == []
+
+
+def place_of(job: LiveJob, fact: TargetFact) -> Path:
+    """Where the workers of a target's node write their traces."""
+    return job.local.node_dir(job.local.setup.nodes.index(fact.identity.node or "")) / "captures"
 
 
 @contextmanager
