@@ -13,16 +13,24 @@ from sameshot.analysis.rank import summarise
 from sameshot.analysis.summary import DeviceTimes, Part, PartTimes, RankSummary
 from sameshot.model import Identity
 from sameshot.trace.events import Event
+from sameshot.trace.window import Window
 
 MS = 1_000_000
 
 
 def summary_of(*events: dict[str, Any], base_ns: int = 0) -> RankSummary:
-    collector = Collector()
+    collector, window = Collector(), Window()
     for event in msgspec.convert(list(events), list[Event]):
         collector.block([event])
+        window.add([event])
     return summarise(
-        collector, target_id="t", identity=Identity(rank=0), base_ns=base_ns, raw_size=1, raw_sha256="0" * 64
+        collector,
+        target_id="t",
+        identity=Identity(rank=0),
+        base_ns=base_ns,
+        window_ns=(base_ns + window.start_ns, base_ns + window.end_ns) if window.is_timed else (base_ns, base_ns),
+        raw_size=1,
+        raw_sha256="0" * 64,
     )
 
 
@@ -55,6 +63,17 @@ def test_each_moment_belongs_to_one_part() -> None:
     assert found.parts.total == found.window == 60 * MS
     assert found.main_thread == "9/9"
     assert found.device is None
+
+
+def test_the_window_is_that_of_all_recorded_events_not_of_the_interpreted_ones_alone() -> None:
+    found = summary_of(
+        main("aten::mm", 10, 20),
+        {"ph": "X", "cat": "brand_new", "name": "?", "ts": 0, "dur": 1000, "pid": 9, "tid": 9},
+        {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "ts": 50_000, "pid": 9, "tid": 9},
+        {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", "ts": -5000, "dur": 99_000, "pid": 9, "tid": 9},
+    )
+    assert (found.window_start_ns, found.window_end_ns) == (0, 50 * MS)
+    assert found.parts == parts(operators=20, untraced=30)
 
 
 def test_a_collective_in_the_background_of_computation_costs_the_main_thread_nothing() -> None:

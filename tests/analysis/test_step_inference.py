@@ -37,6 +37,12 @@ def test_profiler_steps_win() -> None:
     )
 
 
+def test_a_single_profiler_step_is_no_basis_even_beside_optimizer_steps() -> None:
+    found = steps([(0, 95, "ProfilerStep#4"), *marks(90, 190, 290, 390)])
+    assert (found.method, found.confidence, found.count) == (StepMethod.UNKNOWN, Confidence.NONE, 0)
+    assert "fewer than two whole training steps" in found.note
+
+
 def test_calls_without_a_backward_pass_between_them_are_one_step() -> None:
     """Two parameter groups stepped one after the other: 12 calls, 6 steps."""
     ends = [time for step in range(100, 700, 100) for time in (step, step + 10)]

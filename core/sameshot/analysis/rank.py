@@ -31,18 +31,29 @@ _LONGEST_STREAM = 20_000  # collectives kept per stream: the summary has to stay
 
 
 def summarise(
-    events: Collector, *, target_id: str, identity: Identity, base_ns: int, raw_size: int, raw_sha256: str
+    events: Collector,
+    *,
+    target_id: str,
+    identity: Identity,
+    base_ns: int,
+    window_ns: tuple[int, int],
+    raw_size: int,
+    raw_sha256: str,
 ) -> RankSummary:
-    """Turn the collected columns of one trace into its summary. `base_ns` is the trace's base time (0: unknown)."""
-    first, last = _window(events)
+    """Turn the collected columns of one trace into its summary.
+
+    `base_ns` is the trace's base time (0: unknown). `window_ns` is what the verifier found (CLOCK_REALTIME): the same
+    window as in the manifest, from the first to the last recorded event of any kind.
+    """
+    first, last = (moment - base_ns for moment in window_ns)
     main = _main_thread(events)
     spans = _part_spans(events, main, first, last)
     edges = np.asarray([first, last], dtype=np.int64)
     return RankSummary(
         target_id=target_id,
         identity=identity,
-        window_start_ns=base_ns + first,
-        window_end_ns=base_ns + last,
+        window_start_ns=window_ns[0],
+        window_end_ns=window_ns[1],
         trace=TraceFacts(
             events=events.events,
             by_category=dict(sorted(events.by_category.items())),
@@ -58,16 +69,9 @@ def summarise(
         kernels=_top_kernels(events),
         untraced_python=_python(events, main, spans[Part.UNTRACED]),
         steps=_steps(events, main, spans, first),
-        streams=_streams(events.collectives, first, last),
+        streams=_streams(events, first),
         timeline=_timeline(spans, first, last),
     )
-
-
-def _window(events: Collector) -> tuple[int, int]:
-    """First start and last end of any recorded span."""
-    starts = [int(table.start.min()) for table in events.tables.values() if len(table)]
-    ends = [int(table.end.max()) for table in events.tables.values() if len(table)]
-    return (min(starts), max(ends)) if starts else (0, 0)
 
 
 def _matching(events: Collector, *patterns: str) -> Ints:
@@ -236,12 +240,14 @@ def _steps(events: Collector, main: int | None, spans: dict[Part, Spans], first:
     )
 
 
-def _streams(collectives: list[Collective], first: int, last: int) -> tuple[Stream, ...]:
+def _streams(events: Collector, first: int) -> tuple[Stream, ...]:
     """Sort communication into sequences whose order is the same on every rank: per group, else per GPU stream.
 
     Nothing in a trace links a gloo span to the operator that issued it, but gloo's threads take work from one queue in
     the order of issue, so all gloo spans together are ordered by their start.
     """
+    collectives = events.collectives
+    last = max((int(table.end.max()) for table in events.tables.values() if len(table)), default=first)
     by_key: defaultdict[tuple[str, str], list[Collective]] = defaultdict(list)
     unnamed = sorted({c.lane for c in collectives if c.source == "nccl" and c.group is None}, key=_stream_order)
     for collective in sorted(collectives, key=lambda c: (c.start, c.end)):
@@ -260,7 +266,7 @@ def _stream_order(lane: str) -> tuple[int, int | str]:
 
 
 def _stream(source: str, key: str, found: list[Collective], first: int, last: int) -> Stream:
-    # A host span that ends with the recording was cut off by it; the GPU reports whole kernels only.
+    # A host span that ends last of all was cut off by the end of the recording; the GPU reports whole kernels only.
     kept = [c for c in found if source != "gloo" or c.end < last]
     left_out = len(found) - len(kept) + max(len(kept) - _LONGEST_STREAM, 0)
     kept = kept[:_LONGEST_STREAM]

@@ -71,6 +71,7 @@ def map_rank(trace: BinaryIO | Path, target: Target) -> RankSummary:
         target_id=target.target_id,
         identity=target.identity,
         base_ns=found.base_time_ns or 0,
+        window_ns=(found.window_start_ns, found.window_end_ns),
         raw_size=found.raw_size,
         raw_sha256=found.raw_sha256,
     )

@@ -27,6 +27,8 @@ def infer_steps(marks: list[Mark], backward: Ints) -> Steps:
     """
     ordered = sorted(marks)
     profiler = [(start, end) for start, end, name in ordered if names.PROFILER_STEP.match(name)]
+    if len(profiler) == 1:
+        return _unknown("The window holds one ProfilerStep: fewer than two whole training steps.")
     if profiler:
         edges = [start for start, _ in profiler] + [max(end for _, end in profiler)]
         return Steps(
