@@ -29,7 +29,6 @@ import psutil
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import to_proto
 from sameshot.client import AsyncClient
-from sameshot.coordinator import CoordinatorConfig
 from sameshot.model import CaptureSpec, JobRef, Registration, Worker
 
 JOB = JobRef("local", "bench", "u-bench", 0)
@@ -152,11 +151,14 @@ class Round(msgspec.Struct):
 async def measure(addresses: list[str], healthy: list[int], simulation: Simulation, folder: Path) -> Round:
     ready = folder / "address"
     ready.unlink(missing_ok=True)
-    config = CoordinatorConfig(
-        job=JOB, archive=str(folder / "archive"), agents=tuple(addresses), address_file=ready, listen="127.0.0.1:0"
+    (folder / "agents").write_text("\n".join(addresses))
+    coordinator = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "sameshot.cli.main", "coordinator", "--name", JOB.name, "--uid", JOB.uid),
+            *("--archive", str(folder / "archive"), "--agents-file", str(folder / "agents")),
+            *("--address-file", str(ready)),
+        ]
     )
-    (folder / "config.json").write_bytes(msgspec.json.encode(config, enc_hook=str))
-    coordinator = subprocess.Popen([sys.executable, "-m", "sameshot.coordinator", str(folder / "config.json")])
     process = psutil.Process(coordinator.pid)
     try:
         while not ready.exists():

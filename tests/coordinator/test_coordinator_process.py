@@ -9,15 +9,13 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from sameshot.client import AsyncClient
-from sameshot.coordinator import CoordinatorConfig
 from sameshot.errors import UnknownCapture
 from sameshot.model import Outcome, TargetState
 from sameshot.storage import Storage
-from support.coordination import QUICK, SPEC, in_loop, until, until_view
+from support.coordination import SPEC, in_loop, until, until_view
 from support.fake_agent import JOB, FakeAgent, deliver, stay, worker
 
 
@@ -25,17 +23,10 @@ from support.fake_agent import JOB, FakeAgent, deliver, stay, worker
 async def process(folder: Path, agent: FakeAgent) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     ready = folder / "address"
     ready.unlink(missing_ok=True)
-    config = CoordinatorConfig(
-        job=JOB,
-        archive=str(folder / "archive"),
-        agents=(agent.address,),
-        listen=f"unix:{folder}/c.sock",
-        address_file=ready,
-        timings=QUICK,
-    )
-    (folder / "config.json").write_bytes(msgspec.json.encode(config, enc_hook=str))
     running = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "sameshot.coordinator", str(folder / "config.json")
+        *(sys.executable, "-m", "sameshot.cli.main", "coordinator", "--name", JOB.name, "--uid", JOB.uid),
+        *("--archive", str(folder / "archive"), "--agent", agent.address),
+        *("--listen", f"unix:{folder}/c.sock", "--address-file", str(ready)),
     )
     try:
         await until(ready.exists)
