@@ -8,6 +8,8 @@ import json
 import os
 import re
 from pathlib import Path
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 import msgspec
 import pytest
@@ -262,17 +264,60 @@ def test_the_fields_of_a_summary_are_a_promise(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert found["schema"] == "sameshot.dev/summary/v1"
     assert {
-        "capture", "expected_ranks", "analysed_ranks", "missing", "warnings", "findings", "common_window", "cross_rank",
-        "late", "step_time", "step_ranks", "parts", "device", "device_ranks", "ranks", "operators", "kernels",
-        "collectives", "alignments", "notes", "generator", "generated_at", "schema",
+        "capture", "expected_ranks", "analysed_ranks", "missing", "warnings", "findings", "common_window_ns",
+        "cross_rank", "late", "step_time", "step_ranks", "parts", "device", "device_ranks", "ranks", "operators",
+        "kernels", "collectives", "alignments", "notes", "generator", "generated_at", "schema",
     } == set(found)  # fmt: skip
-    assert {"verdict", "reason", "ranks", "rests_on_ranks", "rests_on_steps", "threshold", "method"} <= set(
+    assert {"verdict", "reason", "ranks", "rests_on_ranks", "rests_on_steps", "threshold_ns", "method"} <= set(
         found["late"]
     )
     assert found["late"]["verdict"] == "late"
     late = found["late"]["ranks"][0]
-    assert {"rank", "lateness_per_step", "cause", "confidence", "sentence", "excess"} <= set(late)
+    assert {"rank", "lateness_per_step_ns", "cause", "confidence", "sentence", "excess"} <= set(late)
     assert (late["rank"], late["cause"], late["confidence"]) == (2, "untraced", "high")
     assert set(found["parts"]) == {
-        "operators", "communication", "data_wait", "runtime", "backward_thread", "untraced",
+        "operators_ns", "communication_ns", "data_wait_ns", "runtime_ns", "backward_thread_ns", "untraced_ns",
     }  # fmt: skip
+
+
+def fields_of(kind: Any, seen: dict[type[msgspec.Struct], list[str]]) -> dict[type[msgspec.Struct], list[str]]:
+    """Every struct that `kind` is made of, with its names in JSON."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        if kind not in seen:
+            found = msgspec.structs.fields(kind)
+            seen[kind] = [field.encode_name for field in found]
+            for field in found:
+                fields_of(field.type, seen)
+    else:
+        for inner in get_args(kind):
+            fields_of(inner, seen)
+    return seen
+
+
+COUNTS = {
+    "analysed_ranks", "attempt", "buckets", "collectives", "count", "device_ranks", "events", "expected_ranks", "kernels",
+    "lag", "last_arrivals", "matched", "rank", "ranks", "raw_size", "rests_on_collectives", "rests_on_ranks",
+    "rests_on_steps", "step_count", "step_ranks", "unmatched", "world_size",
+}  # fmt: skip
+
+
+def test_every_field_of_a_summary_is_documented_and_every_time_has_its_unit() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "summary.md").read_text()
+    structs = fields_of(Summary, {})
+    assert len(structs) > 12
+    for struct, names in structs.items():
+        section = text.partition(f"`{struct.__name__}`\n")[2].partition("\n#")[0]
+        assert section, f"{struct.__name__} is not in docs/summary.md"
+        assert [name for name in names if f"`{name}`" not in section] == [], struct.__name__
+        for field in msgspec.structs.fields(struct):
+            is_number = field.type is int or (get_origin(field.type) is UnionType and int in get_args(field.type))
+            assert not is_number or field.encode_name in COUNTS or field.encode_name.endswith("_ns"), field
+
+
+def test_the_limits_of_what_data_wait_tells_stand_beside_it(tmp_path: Path) -> None:
+    analyze(str(archive(tmp_path / "capture", GlooJob(ranks=2).traces())), tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text()
+    tile = page[page.index('<span class="t">data wait</span>') :].partition("</div>")[0]
+    bars = page[page.index("Where the main threads") :].partition("</section>")[0]
+    for part in (tile, bars):
+        assert "says nothing about whether the batch size is already at its ceiling" in part

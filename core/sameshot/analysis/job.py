@@ -123,6 +123,8 @@ def headline(summary: Summary) -> list[str]:
     return [*summary.findings, *(f"warning: {_uncapitalised(warning)}" for warning in summary.warnings)]
 
 
+DATA_WAIT_CAVEAT = "Waiting for data says nothing about whether the batch size is already at its ceiling."
+
 PART_WORDS: dict[Part, str] = {
     Part.OPERATORS: "in operators",
     Part.COMMUNICATION: "in communication",
@@ -278,7 +280,7 @@ def _notes(ranks: Sequence[RankSummary]) -> Iterable[str]:
         "Untraced time has no event: Python code, sleeping or blocking calls. Record Python stacks to see what runs "
         "there."
     )
-    yield "Waiting for data says nothing about whether the batch size is already at its ceiling."
+    yield DATA_WAIT_CAVEAT
 
 
 def _rows(ranks: Sequence[RankSummary], targets: dict[str, Target], evidence: Evidence | None) -> list[RankRow]:
@@ -299,7 +301,7 @@ def _rows(ranks: Sequence[RankSummary], targets: dict[str, Target], evidence: Ev
                 node=rank.identity.node,
                 pod=rank.identity.pod,
                 window=rank.window,
-                window_start=timestamp(rank.window_start_ns),
+                window_start_at=timestamp(rank.window_start_ns),
                 starts_after=rank.window_start_ns - first,
                 late_start=artifact is not None and artifact.late_start,
                 main_thread=rank.main_thread,

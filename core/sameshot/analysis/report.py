@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from sameshot.analysis import names
 from sameshot.analysis.cause import because
-from sameshot.analysis.job import PART_WORDS
+from sameshot.analysis.job import DATA_WAIT_CAVEAT, PART_WORDS
 from sameshot.analysis.summary import (
     Cause,
     CollectiveRow,
@@ -43,7 +43,6 @@ CAUSE_TITLES: dict[Cause, str] = {
     Cause.OPERATORS: "slower operators",
     Cause.DATA_WAIT: "waiting for data",
     Cause.UNTRACED: "untraced time",
-    Cause.DEVICE: "GPU work",
     Cause.UNKNOWN: "unknown",
 }
 
@@ -122,6 +121,7 @@ def render(summary: Summary) -> str:
         tiles=_tiles(summary),
         legend=_legend(summary),
         part_titles=PART_TITLES,
+        caveat=DATA_WAIT_CAVEAT if summary.parts.data_wait else "",
         parts=parts_bars,
         device=device_bars,
         lanes=lanes,
@@ -221,17 +221,13 @@ def _tiles(summary: Summary) -> list[Tile]:
     else:
         tiles.append(Tile("step time", "unknown", "no training steps could be recognised"))
     whole = summary.parts.total
-    for part, detail in (
-        (Part.COMMUNICATION, "of main-thread time"),
-        (Part.DATA_WAIT, "of main-thread time"),
-        (Part.OPERATORS, "of main-thread time"),
-    ):
+    for part, caveat in ((Part.COMMUNICATION, ""), (Part.DATA_WAIT, f". {DATA_WAIT_CAVEAT}"), (Part.OPERATORS, "")):
         if whole:
             tiles.append(
                 Tile(
                     PART_TITLES[part],
                     percent(summary.parts.get(part) / whole),
-                    f"{detail}, {count(summary.analysed_ranks, 'rank')}",
+                    f"of main-thread time, {count(summary.analysed_ranks, 'rank')}{caveat}",
                 )
             )
     if (device := summary.device) is not None and device.total:

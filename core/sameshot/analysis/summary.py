@@ -1,9 +1,9 @@
 """The results of analysis as values: what `map` returns for one rank and what `reduce` makes of all.
 
 `RankSummary` is small enough to travel through a workflow engine; `Summary` is what `summary.json` holds. Both carry a
-schema name whose number changes only when a field changes its meaning. Durations are integer nanoseconds. Points in
-time are nanoseconds after the start of the rank's own window; only `window_start_ns`/`window_end_ns` are
-CLOCK_REALTIME of that rank's host.
+schema name whose number changes only when a field changes its meaning; docs/summary.md lists the fields. Durations are
+integer nanoseconds. Points in time are nanoseconds after the start of the rank's own window; only
+`window_start_ns`/`window_end_ns` are CLOCK_REALTIME of that rank's host. In JSON every such number ends in `_ns`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,12 @@ import enum
 import msgspec
 
 from sameshot.model import Identity
+
+
+def _ns(*fields: str) -> dict[str, str]:
+    """How times are called in JSON: there the unit stands in the name, as in the manifest."""
+    return {field: f"{field}_ns" for field in fields}
+
 
 RANK_SCHEMA = "sameshot.dev/rank-summary/v1"
 SUMMARY_SCHEMA = "sameshot.dev/summary/v1"
@@ -36,7 +42,11 @@ class Part(enum.StrEnum):
     UNTRACED = "untraced"  # no event: Python, sleep, or blocked
 
 
-class PartTimes(msgspec.Struct, frozen=True):
+class PartTimes(
+    msgspec.Struct,
+    frozen=True,
+    rename=_ns("operators", "communication", "data_wait", "runtime", "backward_thread", "untraced"),
+):
     """Time per part, in ns. The sum is the length of the window (or of the step)."""
 
     operators: int = 0
@@ -55,7 +65,7 @@ class PartTimes(msgspec.Struct, frozen=True):
         return value
 
 
-class DeviceTimes(msgspec.Struct, frozen=True):
+class DeviceTimes(msgspec.Struct, frozen=True, rename=_ns("compute", "communication", "memory", "idle", "overlapped")):
     """How the GPUs of one rank spent the window, in ns. The sum is the window."""
 
     compute: int  # a kernel that is not communication runs
@@ -70,7 +80,7 @@ class DeviceTimes(msgspec.Struct, frozen=True):
         return self.compute + self.communication + self.memory + self.idle
 
 
-class NamedTime(msgspec.Struct, frozen=True):
+class NamedTime(msgspec.Struct, frozen=True, rename=_ns("total", "self_time")):
     """One name with its count, whole duration and self time (without its children), in ns."""
 
     name: str
@@ -85,7 +95,7 @@ class StepMethod(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Steps(msgspec.Struct, frozen=True):
+class Steps(msgspec.Struct, frozen=True, rename=_ns("edges")):
     """Training steps inside the window. `edges` has one moment more than there are whole steps."""
 
     method: StepMethod
@@ -99,7 +109,7 @@ class Steps(msgspec.Struct, frozen=True):
         return max(len(self.edges) - 1, 0)
 
 
-class Stream(msgspec.Struct, frozen=True):
+class Stream(msgspec.Struct, frozen=True, rename=_ns("start", "dur")):
     """The collectives of one rank on one process group (or GPU stream, or all gloo threads), in order of start.
 
     Parallel columns: `signature` indexes `signatures` (kind, size and type as far as the trace says). `left_out` counts
@@ -162,7 +172,7 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
         return self.window_end_ns - self.window_start_ns
 
 
-class Spread(msgspec.Struct, frozen=True):
+class Spread(msgspec.Struct, frozen=True, rename=_ns("median", "p10", "p90", "minimum", "maximum")):
     """A distribution in ns; None where there was nothing to measure."""
 
     count: int
@@ -173,7 +183,7 @@ class Spread(msgspec.Struct, frozen=True):
     maximum: int
 
 
-class CaptureInfo(msgspec.Struct, frozen=True):
+class CaptureInfo(msgspec.Struct, frozen=True, rename=_ns("asked_window")):
     """Where the traces came from; copied from the manifest."""
 
     capture_id: str
@@ -201,7 +211,7 @@ class MissingRank(msgspec.Struct, frozen=True):
     detail: str
 
 
-class RankRow(msgspec.Struct, frozen=True):
+class RankRow(msgspec.Struct, frozen=True, rename=_ns("window", "starts_after", "waited", "lateness_per_step")):
     """One rank in the report."""
 
     label: str
@@ -210,7 +220,7 @@ class RankRow(msgspec.Struct, frozen=True):
     node: str | None
     pod: str | None
     window: int
-    window_start: str  # RFC 3339
+    window_start_at: str  # RFC 3339, by the clock of its host
     starts_after: int  # ns after the first window of the job began, by the hosts' clocks
     late_start: bool
     main_thread: str | None
@@ -233,7 +243,9 @@ class RankRow(msgspec.Struct, frozen=True):
     trace: TraceFacts
 
 
-class CollectiveRow(msgspec.Struct, frozen=True):
+class CollectiveRow(
+    msgspec.Struct, frozen=True, rename=_ns("wait", "transfer", "mean_wait", "mean_transfer", "longest_wait")
+):
     """One kind of collective of one group over all ranks that could be matched. Waits are summed over ranks."""
 
     stream: str
@@ -251,7 +263,7 @@ class CollectiveRow(msgspec.Struct, frozen=True):
     last_arriver_share: float | None
 
 
-class Alignment(msgspec.Struct, frozen=True):
+class Alignment(msgspec.Struct, frozen=True, rename=_ns("residual", "clock_offset")):
     """How the collectives of two ranks were matched."""
 
     stream: str
@@ -277,11 +289,10 @@ class Cause(enum.StrEnum):
     OPERATORS = "operators"
     DATA_WAIT = "data_wait"
     UNTRACED = "untraced"
-    DEVICE = "device"
     UNKNOWN = "unknown"
 
 
-class LateRank(msgspec.Struct, frozen=True):
+class LateRank(msgspec.Struct, frozen=True, rename=_ns("lateness_per_step")):
     """A rank that holds the others up."""
 
     label: str
@@ -297,7 +308,7 @@ class LateRank(msgspec.Struct, frozen=True):
     sentence: str
 
 
-class Lateness(msgspec.Struct, frozen=True):
+class Lateness(msgspec.Struct, frozen=True, rename=_ns("step_time", "threshold")):
     """Which rank is late. `reason` says why the verdict is what it is; the thresholds used stand beside it."""
 
     verdict: Verdict
@@ -311,7 +322,7 @@ class Lateness(msgspec.Struct, frozen=True):
     method: str
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True):
+class Summary(msgspec.Struct, frozen=True, kw_only=True, rename=_ns("common_window")):
     """The whole answer: what `summary.json` holds and `report.html` shows."""
 
     schema: str = SUMMARY_SCHEMA
