@@ -12,7 +12,6 @@
     ├── TraceError                     4   a trace file is not what it should be (kind, byte offset)
     ├── UnknownCapture                 5   no coordinator and no archive knows this capture
     ├── NoSuchJob                      6   no such job, or the job was never armed
-    │   └── NotArmed
     ├── CaptureCancelled               7   a cancel was accepted before convergence
     ├── TryAgain                      75   nothing is lost; the same call may succeed later
     │   ├── Unreachable                    a coordinator, agent or daemon does not answer
@@ -112,13 +111,9 @@ class UnknownCapture(SameshotError):
 
 
 class NoSuchJob(SameshotError):
-    """There is no such job."""
+    """There is no such job, or no worker of it was ever armed."""
 
     exit_code = 6
-
-
-class NotArmed(NoSuchJob):
-    """The job runs, but was never armed."""
 
 
 class CaptureCancelled(SameshotError):

@@ -289,6 +289,22 @@ class FailureReason(enum.StrEnum):
     CANCELLED = "CANCELLED"
 
 
+class WaitsFor(enum.StrEnum):
+    """What a target's note begins with while its profiler has not taken the request; on the wire a note is text."""
+
+    NOT_MATCHED = "NOT_MATCHED"  # the profiler daemon does not know the process (yet)
+    BUSY = "BUSY"  # another request holds the profiler of the process
+
+    @classmethod
+    def in_note(cls, note: str) -> WaitsFor | None:
+        return next((each for each in cls if note.startswith(each)), None)
+
+    @property
+    def reason(self) -> FailureReason:
+        """What it was, when it lasted until the end."""
+        return FailureReason(self.value)
+
+
 class InvalidKind(enum.StrEnum):
     """What is wrong with the bytes of a trace."""
 
@@ -403,7 +419,7 @@ class TargetFact(msgspec.Struct, frozen=True):
     target_id: str
     identity: Identity = Identity()
     state: TargetState = TargetState.PENDING
-    note: str = ""  # what it waits for, in a word or a short sentence (NOT_MATCHED, BUSY, uploading 3 of 8 parts)
+    note: str = ""  # what it waits for: a `WaitsFor`, or in a short sentence (uploading 3 of 8 parts)
     artifact: Artifact | None = None  # set exactly when ARCHIVED
     failure: Failure | None = None  # set exactly when FAILED
     late_start: bool | None = None  # None: not known

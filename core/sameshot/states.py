@@ -23,6 +23,7 @@ from sameshot.model import (
     Outcome,
     TargetFact,
     TargetState,
+    WaitsFor,
     path_problem,
 )
 
@@ -135,8 +136,8 @@ def _overdue(known: TargetFact) -> tuple[FailureReason, str]:
             FailureReason.VERIFY_TIMEOUT,
             "The trace was announced but not verified within its allowance; its bytes stay in the node's spool.",
         )
-    if known.state is TargetState.DISPATCHED and (waits := _WAITS.match(known.note)):
-        return _WAITED_FOR[waits[0]]
+    if known.state is TargetState.DISPATCHED and (waits := WaitsFor.in_note(known.note)):
+        return waits.reason, WAITED_IN_VAIN[waits]
     waiting = f" ({known.note.rstrip('.')})" if known.note else ""
     return (
         FailureReason.MISSING,
@@ -144,17 +145,11 @@ def _overdue(known: TargetFact) -> tuple[FailureReason, str]:
     )
 
 
-_WAITED_FOR = {
-    "NOT_MATCHED": (
-        FailureReason.NOT_MATCHED,
-        "The profiler daemon never knew this process; see `sameshot doctor` on its node.",
-    ),
-    "BUSY": (
-        FailureReason.BUSY,
-        "The profiler of this process was taken by another request until the deadline; try again later.",
-    ),
+# Also used by agents, who say it of their own deadline.
+WAITED_IN_VAIN = {
+    WaitsFor.NOT_MATCHED: "The profiler daemon never knew this process; see `sameshot doctor` on its node.",
+    WaitsFor.BUSY: "The profiler of this process was taken by another request until the deadline; try again later.",
 }
-_WAITS = re.compile("|".join(_WAITED_FOR))
 
 
 def _unreachable(known: TargetFact, contact: Contact, now: float) -> TargetFact:

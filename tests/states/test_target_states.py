@@ -20,6 +20,7 @@ from sameshot.model import (
     RawBytes,
     TargetFact,
     TargetState,
+    WaitsFor,
 )
 from sameshot.profiler.daemon import CAPABILITIES, BackendName
 from sameshot.states import Contact, Deadlines
@@ -234,6 +235,15 @@ def test_what_the_announce_deadline_proves(known: TargetFact, contact: Contact, 
     given_up = states.expire(known, deadlines, contact, 110.0)
     assert given_up.failure.reason is reason
     assert given_up.failure.last_state is known.state
+
+
+def test_what_a_target_waits_for_is_one_word_for_writers_and_readers() -> None:
+    assert WaitsFor.in_note("BUSY: another config waits") is WaitsFor.BUSY
+    assert WaitsFor.in_note("it is not BUSY") is None
+    for waits in WaitsFor:
+        known = fact(TargetState.DISPATCHED, note=waits)
+        failure = states.expire(known, Deadlines(100.0), ANSWERED, 110.0).failure
+        assert failure == Failure(waits.reason, states.WAITED_IN_VAIN[waits], TargetState.DISPATCHED)
 
 
 def test_an_agent_has_a_moment_after_the_deadline_for_one_last_answer() -> None:

@@ -7,6 +7,7 @@ Dispatch ─▶ dispatch (accept, on disk) ─▶ pursue (ask the daemons)      
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import logging
 import os
@@ -39,7 +40,7 @@ from sameshot.agent.pursue import Pursuit
 from sameshot.agent.registrations import Registrations
 from sameshot.agent.verifypool import VerifyPool
 from sameshot.errors import NoSuchJob, UsageError
-from sameshot.model import FailureReason, JobRef, TargetState, Worker
+from sameshot.model import FailureReason, JobRef, TargetState, WaitsFor, Worker
 from sameshot.profiler.daemon import CAPABILITIES, TriggerStatus
 from sameshot.storage import Storage
 from sameshot.threads import DaemonThreads
@@ -62,10 +63,6 @@ _FAILURES = {
     Sight.GAVE_UP: FailureReason.MISSING,
 }
 _NOT_HELD = (TriggerStatus.NOT_MATCHED, TriggerStatus.BUSY)
-_NEVER_TRIGGERED = {
-    "NOT_MATCHED": "The profiler daemon never knew this process.",
-    "BUSY": "Another request held the profiler of this process all the time.",
-}
 
 
 class Agent:
@@ -130,7 +127,8 @@ class Agent:
             await asyncio.wait(list(self._owned.values()), timeout=CLOSE_WITHIN_S)
             for task in list(self._owned.values()):
                 task.cancel()
-        await asyncio.to_thread(self.announcer.stop)
+        with contextlib.suppress(TimeoutError):  # every thread may hang in a file system
+            await asyncio.wait_for(asyncio.to_thread(self.announcer.stop), 2 * CLOSE_WITHIN_S)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -298,8 +296,8 @@ class Agent:
                 await self.pursuit.withdraw(capture, [target])  # its window is over
             return
         reason, detail = _FAILURES[sighting.sight], sighting.detail
-        if reason is FailureReason.MISSING and target.fact.note in _NEVER_TRIGGERED:
-            reason, detail = FailureReason(target.fact.note), f"{detail} {_NEVER_TRIGGERED[target.fact.note]}"
+        if reason is FailureReason.MISSING and (waits := WaitsFor.in_note(target.fact.note)) is not None:
+            reason, detail = waits.reason, f"{detail} {states.WAITED_IN_VAIN[waits]}"
         if reason is FailureReason.WORKER_EXITED:
             await asyncio.to_thread(discard_leftover, sighting.watch)
         await self._fail(capture, target, reason, detail)

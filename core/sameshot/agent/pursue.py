@@ -18,7 +18,7 @@ from sameshot.agent.daemons import Daemons
 from sameshot.agent.dispatch import NS_PER_MS, output_path
 from sameshot.agent.journal import Journal
 from sameshot.errors import SameshotError, Unreachable
-from sameshot.model import TargetFact, TargetState
+from sameshot.model import TargetFact, TargetState, WaitsFor
 from sameshot.profiler.daemon import (
     CAPABILITIES,
     BackendName,
@@ -36,7 +36,7 @@ _STATES = {
     TriggerStatus.QUEUED: TargetState.QUEUED,
     TriggerStatus.CONSUMED: TargetState.CONSUMED,
 }
-_ASK_AGAIN = (TriggerStatus.NOT_MATCHED, TriggerStatus.BUSY)
+_ASK_AGAIN = {TriggerStatus.NOT_MATCHED: WaitsFor.NOT_MATCHED, TriggerStatus.BUSY: WaitsFor.BUSY}
 
 
 class Pursuit:
@@ -152,11 +152,10 @@ def _request(capture: Capture, target: Target) -> TriggerRequest:
 def _as_target_fact(target: Target, fact: TriggerFact) -> TargetFact:
     """A trigger's answer in the words of the state machine; what it does not say stays as it was."""
     state = _STATES.get(fact.status, target.fact.state)
-    waits = fact.status in _ASK_AGAIN
     return msgspec.structs.replace(
         target.fact,
         state=state,
-        note=fact.status.value if waits else "",
+        note=_ASK_AGAIN.get(fact.status, ""),
         late_start=fact.late_start if fact.late_start is not None else target.fact.late_start,
         last_poll_age_s=fact.last_poll_age_s,
     )
