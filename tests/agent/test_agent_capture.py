@@ -195,6 +195,8 @@ async def test_cancelling_takes_back_what_was_not_fetched_and_says_what_can_not_
         fact = await caller.until_failed(capture, queued)
         assert fact.failure is not None
         assert fact.failure.reason is FailureReason.CANCELLED
+        looks = caller.agent.announcer.looks
+        await until(lambda: caller.agent.announcer.looks > looks + 5, "more answers of the daemon")
         still = await caller.fact(capture, fetched)
         assert still.state is TargetState.CONSUMED
         assert "can't be taken back" in still.note

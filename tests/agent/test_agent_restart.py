@@ -7,7 +7,7 @@ import psutil
 import pytest
 from agent_lab import JOB, Caller, Lab, in_loop, trace_of, until, write_large_trace
 
-from sameshot.agent import capturebook
+from sameshot.agent import capturebook, verifypool
 from sameshot.agent.agent import Agent
 from sameshot.agent.capturebook import Status
 from sameshot.agent.verifypool import VerifyPool
@@ -318,7 +318,8 @@ async def test_a_verification_that_nobody_waits_for_is_ended(lab: Lab) -> None:
         assert fact.failure.reason is FailureReason.VERIFY_TIMEOUT
         [raw] = lab.spool.rglob("raw.json")
         assert str(raw) in fact.failure.detail
-        await until(lambda: not _runs(reader), "the end of the process that read")
+        # Well before the end that an idle process would come to by itself.
+        await until(lambda: not _runs(reader), "the end of the process that read", verifypool.IDLE_S / 2)
         assert not list(lab.spool.rglob("stored*"))
         assert raw.exists()
 

@@ -244,6 +244,8 @@ class CaptureBook:
 
         Blocks on the disk. Returns how many were forgotten.
         """
+        if len(self._captures) <= KEEP_SETTLED:
+            return 0
         settled = sorted((one for one in self if not one.open_targets), key=lambda one: one.record.accepted_at_ns)
         young = time.time_ns() - KEEP_ALL_NS
         pruned = 0
