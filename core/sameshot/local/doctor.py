@@ -18,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from sameshot.agent.room import DEFAULT_BYTES_PER_MS
 from sameshot.client import connect
 from sameshot.client.local import JobInfo, runtime_root
 from sameshot.errors import SameshotError, UsageError
@@ -102,7 +103,7 @@ def check_room(root: Path) -> Finding:
     """There must be room for one window; the agent refuses a capture that would not fit."""
     free = shutil.disk_usage(root if root.exists() else root.parent).free
     window_ms = CaptureSpec().duration_ms
-    per_rank = 300_000_000 * window_ms // 1000
+    per_rank = int(DEFAULT_BYTES_PER_MS * window_ms)
     detail = f"{free / 1e9:.1f} GB free below {root}, room for {free // per_rank} ranks at {window_ms / 1000:.0f} s"
     if free < 2 * per_rank:
         return Finding(
