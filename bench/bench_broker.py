@@ -15,6 +15,7 @@ import contextlib
 import multiprocessing
 import os
 import socket
+import struct
 import tempfile
 import threading
 import time
@@ -23,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sameshot.profiler.broker import Broker
-from sameshot.profiler.kineto_ipc import Poll, Wants, encode_poll
+from sameshot.profiler.kineto_ipc import HEADER, REQUEST
 
 KINETO_WAITS_S = 0.09
 
@@ -34,7 +35,7 @@ def polls(ipc_dir: str, count: int, out: multiprocessing.SimpleQueue[list[float 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as client:
         client.bind(f"{ipc_dir}/dynoconfigclient{uuid.uuid4()}")
         client.settimeout(KINETO_WAITS_S)
-        message = encode_poll(Poll(Wants(3), 1, (os.getpid(), 1)))
+        message = HEADER.pack(REQUEST.size + 8, b"req") + REQUEST.pack(3, 2, 1) + struct.pack("=ii", os.getpid(), 1)
         for _ in range(count):
             began = time.perf_counter()
             client.sendto(message, f"{ipc_dir}/dynolog")

@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 RUNS = 15
+COMPARED = "json, asyncio"
 HEAVY = ("torch", "pandas", "kubernetes", "grpc", "numpy", "obstore")
 PROBE = """
 import json, sys, time
@@ -36,9 +37,9 @@ def main() -> None:
         took, heavy = measure("sameshot")
         assert not heavy, heavy
         ours.append(took)
-        theirs.append(measure("json, asyncio")[0])
-    mine, asyncio = statistics.median(ours), statistics.median(theirs)
-    print(f"import sameshot: {mine:.1f} ms (aim: 50 ms), {mine / asyncio:.2f} x `import asyncio` ({asyncio:.1f} ms)")
+        theirs.append(measure(COMPARED)[0])
+    mine, other = statistics.median(ours), statistics.median(theirs)
+    print(f"import sameshot: {mine:.1f} ms (aim: 50 ms), {mine / other:.2f} x `import {COMPARED}` ({other:.1f} ms)")
 
 
 if __name__ == "__main__":

@@ -295,8 +295,8 @@ def fields_of(kind: Any, seen: dict[type[msgspec.Struct], list[str]]) -> dict[ty
 
 
 COUNTS = {
-    "analysed_ranks", "attempt", "buckets", "collectives", "count", "device_ranks", "events", "expected_ranks", "kernels",
-    "lag", "last_arrivals", "matched", "rank", "ranks", "raw_size", "rests_on_collectives", "rests_on_ranks",
+    "analysed_ranks", "attempt", "buckets", "collectives", "count", "device_ranks", "events", "expected_ranks",
+    "kernels", "lag", "last_arrivals", "matched", "rank", "ranks", "raw_size", "rests_on_collectives", "rests_on_ranks",
     "rests_on_steps", "step_count", "step_ranks", "unmatched", "world_size",
 }  # fmt: skip
 

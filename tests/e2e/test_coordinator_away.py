@@ -6,11 +6,12 @@ import os
 import signal
 
 import pytest
+from checks import check_capture
 from live import LiveJob, wait_for
 
 from sameshot.errors import RequestKeyConflict, SameshotError, UnknownCapture
 from sameshot.model import CaptureState, TargetState
-from sameshot.trace.check import check_capture, locate
+from sameshot.trace.capture_check import locate
 
 pytestmark = pytest.mark.live
 

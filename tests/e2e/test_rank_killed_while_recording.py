@@ -11,11 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from checks import check_capture
 from live import LiveJob, running_job, wait_for
 
 from sameshot.api.views import CaptureView
 from sameshot.model import CaptureState, FailureReason, TargetFact, TargetState
-from sameshot.trace.check import check_capture, locate
+from sameshot.trace.capture_check import locate
 
 pytestmark = pytest.mark.live
 

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from checks import check_capture
 from live import running_job, wait_for
 
 from sameshot.model import CaptureState, FailureReason, TargetState
 from sameshot.profiler.daemon import BackendName
-from sameshot.trace.check import check_capture, locate
+from sameshot.trace.capture_check import locate
 
 pytestmark = pytest.mark.live
 

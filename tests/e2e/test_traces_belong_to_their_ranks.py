@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from checks import check_capture
 from live import LiveJob, top_level
 
 from sameshot import manifest
@@ -18,7 +19,7 @@ from sameshot.api.views import CaptureView
 from sameshot.errors import TraceError
 from sameshot.local.services import sameshot_argv
 from sameshot.model import BoundBy, CaptureState, InvalidKind
-from sameshot.trace.check import check_capture, locate
+from sameshot.trace.capture_check import locate
 from sameshot.trace.verify import Expectation, verify
 
 INDEPENDENT = Path(__file__).parent.parent.parent / "docs" / "verify_manifest.py"

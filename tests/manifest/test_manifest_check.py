@@ -10,11 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from sameshot.errors import ManifestError, StorageError, UnknownCapture, VerificationFailed
+from sameshot.errors import ManifestError, StorageError, UnknownCapture
 from sameshot.manifest import decode
 from sameshot.model import BoundBy, Encoding
 from sameshot.storage import Storage
-from sameshot.trace.check import check_capture, inspect_capture, locate, open_manifest
+from sameshot.trace.capture_check import inspect_capture, locate, read_manifest
 from support.manifests import (
     START_NS,
     archived_bytes,
@@ -41,11 +41,9 @@ def manifest(tmp_path: Path) -> Path:
 
 def check(manifest: Path) -> str:
     """What the check says; empty when all is well."""
-    try:
-        check_capture(*locate(str(manifest)))
-    except VerificationFailed as error:
-        return str(error)
-    return ""
+    report = inspect_capture(*locate(str(manifest)))
+    bad = [f"{target.target_id} (rank {target.rank}): {', '.join(target.problems)}" for target in report.failed]
+    return f"{len(bad)} of {len(report.targets)} targets: {'; '.join(bad)}" if bad else ""
 
 
 def edit(path: Path, change: Callable[[bytearray], object]) -> None:
@@ -55,7 +53,7 @@ def edit(path: Path, change: Callable[[bytearray], object]) -> None:
 
 
 def test_a_sound_capture_is_reported_file_by_file(manifest: Path) -> None:
-    report = check_capture(*locate(str(manifest)))
+    report = inspect_capture(*locate(str(manifest)))
     assert [(target.rank, target.files, target.problems) for target in report.targets] == [
         (0, 2, ()),
         (1, 1, ()),
@@ -179,8 +177,8 @@ def test_a_manifest_is_found_by_path_folder_and_uri(manifest: Path, monkeypatch:
         "manifest.json",
         ".",
     ):
-        storage, found = open_manifest(address)
-        assert found == expected
+        storage, key = locate(address)
+        assert read_manifest(storage, key) == expected
         assert storage.url == manifest.parent.as_uri()
         assert storage.get_sync("raw/last.json")
 
@@ -188,12 +186,12 @@ def test_a_manifest_is_found_by_path_folder_and_uri(manifest: Path, monkeypatch:
 def test_where_no_manifest_is_the_capture_is_unknown(tmp_path: Path) -> None:
     for address in (tmp_path, tmp_path / "manifest.json", tmp_path / "no/such/folder"):
         with pytest.raises(UnknownCapture, match=r"no manifest at file://.*manifest\.json"):
-            open_manifest(str(address))
+            read_manifest(*locate(str(address)))
 
 
 def test_a_capture_inside_an_archive_is_checked_by_its_key(tmp_path: Path) -> None:
     write_capture(tmp_path / "ns/job/0/c1")
-    assert check_capture(Storage.open(str(tmp_path)), "ns/job/0/c1/manifest.json").failed == []
+    assert inspect_capture(Storage.open(str(tmp_path)), "ns/job/0/c1/manifest.json").failed == []
 
 
 def test_a_capture_on_s3_is_checked_there_and_a_store_that_fails_says_nothing_about_it(manifest: Path) -> None:
@@ -203,11 +201,12 @@ def test_a_capture_on_s3_is_checked_there_and_a_store_that_fails_says_nothing_ab
             if path.is_file():
                 key = f"a/c1/{path.relative_to(manifest.parent)}"
                 client.put_object(Bucket="archive", Key=key, Body=path.read_bytes())
-        assert open_manifest("s3://archive/a/c1/manifest.json")[1] == decode(manifest.read_bytes())
-        assert check_capture(*locate("s3://archive/a/c1")).failed == []
+        assert read_manifest(*locate("s3://archive/a/c1/manifest.json")) == decode(manifest.read_bytes())
+        assert inspect_capture(*locate("s3://archive/a/c1")).failed == []
         proxy.add(Fault.FLIP_ANSWER, method="GET", query="1/trace.json.gz")
-        with pytest.raises(VerificationFailed, match=r"node-a/main/1.*has other bytes"):
-            check_capture(*locate("s3://archive/a/c1"))
+        (bad,) = inspect_capture(*locate("s3://archive/a/c1")).failed
+        assert bad.target_id == "node-a/main/1"
+        assert "has other bytes" in bad.problems[0]
         proxy.add(Fault.UNAVAILABLE, query="1/trace.json.gz", times=10**6)
         with pytest.raises(StorageError, match="503"):
-            check_capture(Storage.open("s3://archive/a/c1", deadline_s=1), "manifest.json")
+            inspect_capture(Storage.open("s3://archive/a/c1", deadline_s=1), "manifest.json")

@@ -20,10 +20,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from kineto_client import decode_reply, encode_poll
+
 from sameshot.model import CaptureSpec
 from sameshot.profiler.config import traced_file
 from sameshot.profiler.daemon import ProfilerDaemon, TriggerFact, TriggerRequest, TriggerStatus
-from sameshot.profiler.kineto_ipc import Poll, Wants, decode_reply, encode_poll
+from sameshot.profiler.kineto_ipc import Poll, Wants
 
 JOB = 4711
 NS = 1_000_000_000

@@ -6,6 +6,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kineto_client import decode_reply, encode_poll
 
 from sameshot.profiler.kineto_ipc import (
     HEADER,
@@ -14,9 +15,7 @@ from sameshot.profiler.kineto_ipc import (
     Poll,
     Wants,
     decode,
-    decode_reply,
     encode_context_reply,
-    encode_poll,
     encode_reply,
 )
 

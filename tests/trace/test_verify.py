@@ -18,7 +18,7 @@ from sameshot.model import BoundBy, Encoding, InvalidKind
 from sameshot.trace import outline, scan
 from sameshot.trace.events import Event
 from sameshot.trace.read import read_trace
-from sameshot.trace.verify import Expectation, VerifiedTrace, verify, verify_paths
+from sameshot.trace.verify import Expectation, VerifiedTrace, verify
 
 UUID = "0199c0de-0000-7000-8000-000000000001"
 OTHER = "0199c0de-0000-7000-8000-000000000002"
@@ -600,11 +600,11 @@ def test_reading_for_analysis_is_the_same_pass(tmp_path: Path) -> None:
 def test_a_worker_process_can_send_the_result_and_the_error(tmp_path: Path) -> None:
     source, stored = tmp_path / "x.json", tmp_path / "stored"
     source.write_bytes(make_trace(UUID, rank=2))
-    found = verify_paths(str(source), str(stored), UUID, 2)
+    found = verify(source, Expectation(UUID, 2), store_as=stored)
     assert pickle.loads(pickle.dumps(found)) == found
     assert stored.exists()
     with pytest.raises(TraceError) as caught:
-        verify_paths(str(source), str(stored), UUID, 3, "path", "identity")
+        verify(source, Expectation(UUID, 3, BoundBy.PATH), store_as=stored, encoding=Encoding.IDENTITY)
     error = caught.value
     again = pickle.loads(pickle.dumps(error))
     assert (again.kind, again.detail, again.byte_offset, str(again)) == (

@@ -25,7 +25,7 @@ from sameshot.errors import CaptureFailed, NotFound, SameshotError, TraceError, 
 from sameshot.manifest import Target
 from sameshot.model import Artifact
 from sameshot.storage import Storage
-from sameshot.trace.check import locate, read_manifest
+from sameshot.trace.capture_check import locate, read_manifest
 from sameshot.trace.read import read_trace
 
 Progress = Callable[[int, int, str], None]

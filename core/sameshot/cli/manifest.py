@@ -29,7 +29,7 @@ def verify(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check size, digests and identity of every file. Exit code 4 when anything differs."""
-    from sameshot.trace.check import inspect_capture, locate
+    from sameshot.trace.capture_check import inspect_capture, locate
 
     storage, key = locate(manifest)
     report = inspect_capture(storage, key)

@@ -36,7 +36,7 @@ def decode(data: bytes) -> Manifest:
     """Read and check a manifest; raises ManifestError saying what is wrong and where.
 
     Everything that can be judged from the manifest alone is: its form, version, digest, order, totals, outcome and that
-    no URI leads out of its folder. Whether the files are what it says is `sameshot.trace.check`'s part.
+    no URI leads out of its folder. Whether the files are what it says is `sameshot.trace.capture_check`'s part.
     """
     raw = _parse(data)
     schema = raw.get("schema")

@@ -1,8 +1,9 @@
 """The shape of one decoded trace event, as the verifier hands it to a sink and analysis reads it.
 
-Only fields that somebody uses are decoded; everything else is checked for well-formedness and skipped. Field types
-are as loose as real traces are (`ts` arrives as int, float or string; pid and tid as int or string; any argument may be
-null), so a strange value is never mistaken for a broken file.
+Only the fields below are decoded: those that analysis reads and those that the columns are to hold (marked; nothing
+reads them yet). Everything else is checked for well-formedness and skipped. Field types are as loose as real traces are
+(`ts` arrives as int, float or string; pid and tid as int or string; any argument may be null), so a strange value is
+never mistaken for a broken file.
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ import msgspec
 
 
 class EventArgs(msgspec.Struct, gc=False):
-    """Arguments of an event that analysis uses, under Kineto's own names (libkineto output_json.cpp)."""
+    """Arguments of an event, under Kineto's own names (libkineto output_json.cpp)."""
 
-    correlation: Any = None
-    external_id: Any = msgspec.field(default=None, name="External id")
+    correlation: Any = None  # for columns
+    external_id: Any = msgspec.field(default=None, name="External id")  # for columns
     stream: Any = None
     device: Any = None
-    bytes: Any = None
-    sequence_number: Any = msgspec.field(default=None, name="Sequence number")
+    bytes: Any = None  # for columns
+    sequence_number: Any = msgspec.field(default=None, name="Sequence number")  # for columns
     collective_name: Any = msgspec.field(default=None, name="Collective name")
     in_msg_nelems: Any = msgspec.field(default=None, name="In msg nelems")
-    out_msg_nelems: Any = msgspec.field(default=None, name="Out msg nelems")
-    group_size: Any = msgspec.field(default=None, name="Group size")
+    out_msg_nelems: Any = msgspec.field(default=None, name="Out msg nelems")  # for columns
+    group_size: Any = msgspec.field(default=None, name="Group size")  # for columns
     dtype: Any = None
     process_group_name: Any = msgspec.field(default=None, name="Process Group Name")
     process_group_ranks: Any = msgspec.field(default=None, name="Process Group Ranks")
-    process_group_description: Any = msgspec.field(default=None, name="Process Group Description")
+    process_group_description: Any = msgspec.field(default=None, name="Process Group Description")  # for columns
     collective_sequence: Any = msgspec.field(default=None, name="Seq")
-    input_dims: Any = msgspec.field(default=None, name="Input Dims")
-    name: Any = None  # of metadata events: process_name, thread_name
+    input_dims: Any = msgspec.field(default=None, name="Input Dims")  # for columns
+    name: Any = None  # of metadata events: process_name, thread_name; for columns
 
 
 class Event(msgspec.Struct, gc=False):
@@ -44,7 +45,7 @@ class Event(msgspec.Struct, gc=False):
     dur: int | float | str | None = None
     pid: int | float | str | None = None
     tid: int | float | str | None = None
-    id: Any = None
+    id: Any = None  # for columns: what connects flow arrows
     args: EventArgs | None = None
 
 

@@ -105,23 +105,6 @@ def verify(
         return found
 
 
-def verify_paths(
-    source: str,
-    store_as: str | None = None,
-    registration: str | None = None,
-    rank: int | None = None,
-    bound_by: str = BoundBy.BYTES,
-    encoding: str = Encoding.GZIP,
-) -> VerifiedTrace:
-    """`verify` for a worker process: plain arguments in, a picklable value or a picklable error out."""
-    return verify(
-        Path(source),
-        Expectation(registration, rank, BoundBy(bound_by)),
-        store_as=Path(store_as) if store_as is not None else None,
-        encoding=Encoding(encoding),
-    )
-
-
 class _Pass:
     """One pass over one source."""
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from sameshot.errors import NotFound, TraceError, UnknownCapture, VerificationFailed
+from sameshot.errors import NotFound, TraceError, UnknownCapture
 from sameshot.manifest import Manifest, Target, decode
 from sameshot.model import Artifact, Identity
 from sameshot.storage import Storage
@@ -58,16 +58,8 @@ def locate(path_or_uri: str) -> tuple[Storage, str]:
     return Storage.open(folder or ("/" if slash else ".")), name
 
 
-def open_manifest(path_or_uri: str) -> tuple[Storage, Manifest]:
-    """Read a capture's manifest; the storage is rooted where its URIs are relative to.
-
-    Raises UnknownCapture where there is none and ManifestError where it is refused.
-    """
-    storage, key = locate(path_or_uri)
-    return storage, read_manifest(storage, key)
-
-
 def read_manifest(storage: Storage, key: str) -> Manifest:
+    """Raises UnknownCapture where there is none and ManifestError where it is refused."""
     try:
         return decode(storage.get_sync(key))
     except NotFound:
@@ -76,26 +68,10 @@ def read_manifest(storage: Storage, key: str) -> Manifest:
         ) from None
 
 
-def check_capture(storage: Storage, key: str) -> CheckReport:
-    """Check every file that the manifest at `key` names; raises VerificationFailed listing each target that differs."""
-    report = inspect_capture(storage, key)
-    if report.failed:
-        bad = "; ".join(
-            f"{target.target_id} ({'rank unknown' if target.rank is None else f'rank {target.rank}'}): "
-            + ", ".join(target.problems)
-            for target in report.failed
-        )
-        raise VerificationFailed(
-            f"{len(report.failed)} of {len(report.targets)} targets of {report.uri} are not what its manifest states: "
-            f"{bad}. Nothing was changed; fetch these files again from where the capture was copied from."
-        )
-    return report
-
-
 def inspect_capture(storage: Storage, key: str) -> CheckReport:
-    """`check_capture` for callers that want the whole picture: problems are in the report.
+    """Read every file that the manifest at `key` names again; what differs is in the report.
 
-    Still raises ManifestError (a refused manifest has nothing to compare with), UnknownCapture where there is none, and
+    Raises ManifestError (a refused manifest has nothing to compare with), UnknownCapture where there is none, and
     StorageError where the store does not answer: that says nothing about the bytes.
     """
     manifest = read_manifest(storage, key)
