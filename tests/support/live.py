@@ -10,10 +10,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import datetime
 import gzip
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -116,6 +118,7 @@ class LiveJob:
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    preexec_fn=_end_with_the_tests,
                 )
             )
 
@@ -254,6 +257,11 @@ class LiveJob:
 _ENTRY = re.compile(
     r"(?P<at>\S+ \S+) INFO sameshot\.agent (?P<event>\S+) capture=(?P<capture>\S*) target=(?P<target>\S*)"
 )
+
+
+def _end_with_the_tests() -> None:
+    """A test run that is killed leaves no training behind (prctl(2), PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def _rendezvous(launcher: Launcher, node: int, port: int) -> list[str]:
