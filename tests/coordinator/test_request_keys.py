@@ -112,6 +112,16 @@ async def test_the_same_key_with_another_spec_is_a_typed_error_running_finished_
 
 
 @in_loop
+async def test_the_order_in_which_activities_are_named_makes_no_other_spec(tmp_path: Path) -> None:
+    one, same = (CaptureSpec(duration_ms=1000, activities=each) for each in (("cpu", "cuda"), ("cuda", "cpu")))
+    async with one_node(tmp_path) as agent, coordinating(tmp_path, [agent]) as client:
+        first = await finished(client, one)
+        assert (await client.start_capture(same, KEY)).capture_id == first.capture_id
+        with pytest.raises(RequestKeyConflict):
+            await client.start_capture(CaptureSpec(duration_ms=1000, activities=("cpu",)), KEY)
+
+
+@in_loop
 async def test_a_restarted_coordinator_finds_the_finished_capture_in_the_archive(tmp_path: Path) -> None:
     async with one_node(tmp_path) as agent:
         async with coordinating(tmp_path, [agent]) as client:
