@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -51,6 +52,25 @@ def test_a_capture_succeeds_and_claims_nothing_that_this_daemon_cannot_see(daemo
 
         assert {service.restarts for service in job.local.services.values()} == {0}  # nor was it ever brought down
         assert job.finish() == [0, 0]
+
+
+@pytest.mark.full
+def test_a_daemon_that_is_restarted_before_a_config_is_fetched_costs_no_trace(daemon: Path, tmp_path: Path) -> None:
+    with running_job(tmp_path, nodes=1, setup=on(daemon)) as job:
+        frozen = job.pids()[1]
+        os.kill(frozen, signal.SIGSTOP)  # it can't fetch
+        try:
+            view = job.start()
+            job.wait_until(view, TargetState.QUEUED)
+            service = job.local.services["dynolog-0"]
+            os.kill(service.pid, signal.SIGKILL)
+            wait_for(lambda: service.restarts == 1, "the daemon is started again")
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        ended = job.wait(view)
+        assert ended.state is CaptureState.SUCCEEDED, ended
+        late = {fact.identity.rank: fact.late_start for fact in ended.targets}
+        assert late[1] is True  # the second config, which begins at once
 
 
 @pytest.mark.full
