@@ -136,6 +136,32 @@ async def test_stock_dynolog_never_claims_that_a_config_was_fetched(lab: Lab) ->
 
 
 @in_loop
+async def test_a_stock_daemon_is_asked_again_once_the_start_is_past_where_kineto_has_begun_no_file(lab: Lab) -> None:
+    """What it held is gone after its restart, and no answer of it says so."""
+    lost, accepted = lab.worker(rank=0), lab.worker(rank=1, local_rank=1)
+    lab.daemon.name = BackendName.DYNOLOG
+
+    def again() -> list[tuple[str, str]]:
+        return [(each.capture_id, each.target_id) for each in lab.daemon.asked if each.again]
+
+    async with lab.agent(backend=BackendName.DYNOLOG) as caller:
+        ahead = await caller.dispatch(lost, start_at_ns=time.time_ns() + 60 * 1_000_000_000)
+        begun = await caller.dispatch(lost, accepted)
+        accepted.final_name(begun).with_suffix(".json.tmp").touch()
+        await caller.until_state(begun, lost, TargetState.QUEUED)
+        await until(lambda: again().count((begun, lost.target_id)) > 2, "asked again")
+        at_first = len(again())
+        await until(lambda: len(again()) > at_first + 2, "asked again some more")
+        assert (ahead, lost.target_id) not in again()
+        assert set(again()[at_first:]) == {(begun, lost.target_id)}
+        await caller.withdraw(begun)
+        asked = len(again())
+        looks = caller.agent.announcer.looks
+        await until(lambda: caller.agent.announcer.looks > looks + 10, "looks")
+        assert len(again()) <= asked + 1  # one may have been on its way
+
+
+@in_loop
 async def test_whether_a_start_was_late_is_read_from_the_trace_whatever_the_back_end_expected(lab: Lab) -> None:
     worker = lab.worker()
     start = time.time_ns()

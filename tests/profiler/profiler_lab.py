@@ -221,15 +221,19 @@ class Dynolog:
 
     def __init__(self, command: list[str | Path], ipc_dir: str, **knobs: float) -> None:
         self.ipc_dir = ipc_dir
+        self._command = command
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port: int = probe.getsockname()[1]
-        environment = {**os.environ, **{f"STANDIN_{name.upper()}": str(value) for name, value in knobs.items()}}
-        environment.pop("KINETO_IPC_SOCKET_DIR", None)
+        self._environment = {**os.environ, **{f"STANDIN_{name.upper()}": str(value) for name, value in knobs.items()}}
+        self._environment.pop("KINETO_IPC_SOCKET_DIR", None)
         if ipc_dir:
-            environment["KINETO_IPC_SOCKET_DIR"] = ipc_dir
+            self._environment["KINETO_IPC_SOCKET_DIR"] = ipc_dir
+        self._start()
+
+    def _start(self) -> None:
         self.process = subprocess.Popen(
-            [*command, f"--port={self.port}", "--enable_ipc_monitor"],
-            env=environment,
+            [*self._command, f"--port={self.port}", "--enable_ipc_monitor"],
+            env=self._environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -241,9 +245,17 @@ class Dynolog:
             assert self.process.poll() is None, "the daemon did not start"
             assert time.monotonic() < deadline, "the daemon does not answer"
             time.sleep(0.05)
-        while ipc_dir and not Path(f"{ipc_dir}/dynolog").exists():
+        while self.ipc_dir and not Path(f"{self.ipc_dir}/dynolog").exists():
             assert time.monotonic() < deadline, "the daemon does not serve workers"
             time.sleep(0.05)
+
+    def restart(self) -> None:
+        """Kill it and start it again where it was; what it knew is gone."""
+        self.process.kill()
+        self.process.wait()
+        if self.ipc_dir:
+            os.unlink(f"{self.ipc_dir}/dynolog")
+        self._start()
 
     def __enter__(self) -> Dynolog:
         return self

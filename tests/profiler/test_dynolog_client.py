@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,9 +15,10 @@ import pytest
 from profiler_lab import JOB, NS, Client, Dynolog, a_request
 
 from sameshot.errors import InvalidSpec, SameshotError, Unreachable
-from sameshot.model import TargetState
+from sameshot.model import CaptureSpec, TargetState
+from sameshot.profiler.config import config_text
 from sameshot.profiler.daemon import CAPABILITIES, TriggerFact, TriggerRequest, TriggerStatus
-from sameshot.profiler.dynolog import DynologClient
+from sameshot.profiler.dynolog import MAX_CONFIG_BYTES, SEND_AGAIN_AFTER_NS, DynologClient
 
 NOT_MATCHED, BUSY, QUEUED = TriggerStatus.NOT_MATCHED, TriggerStatus.BUSY, TriggerStatus.QUEUED
 
@@ -145,6 +147,93 @@ def test_what_is_queued_stays_queued_and_what_is_not_is_never_sent_after_a_withd
             assert worker.poll() != ""
             assert (await one(client, a_request(capture_id="c2"))).status is BUSY
             assert worker.poll() == ""
+
+    asyncio.run(go())
+
+
+def test_a_config_that_a_restarted_daemon_lost_is_sent_once_more_when_nothing_came_of_it(dynolog: Dynolog) -> None:
+    now = time.time_ns()
+
+    async def go() -> None:
+        nonlocal now
+        client = client_of(dynolog, clock=lambda: now)
+        ask, again = a_request(start_at_ns=now + 5 * NS), a_request(start_at_ns=now + 5 * NS, again=True)
+        with Client(dynolog.ipc_dir, pid=100) as worker:
+            worker.poll()
+            assert (await one(client, ask)).status is QUEUED
+            dynolog.restart()
+            now += 5 * NS + SEND_AGAIN_AFTER_NS - 1
+            assert (await one(client, again)).note == ""  # too early to say that nothing came
+            now += 1
+            lost = await one(client, again)
+            assert lost.status is QUEUED  # what was true stays so, though this daemon does not know the worker yet
+            assert "does not know process 100" in lost.note
+            assert worker.poll() == ""  # back
+            assert (await one(client, ask)).status is QUEUED  # nobody says that nothing came: nothing is sent
+            assert worker.poll() == ""
+            resent = await one(client, again)
+            assert (resent.status, resent.late_start) == (QUEUED, True)
+            assert "a second trace is possible" in resent.note
+            assert "PROFILE_START_TIME=0\n" in worker.poll()
+            now += 10 * SEND_AGAIN_AFTER_NS
+            assert await one(client, again) == resent
+            assert worker.poll() == ""  # once is enough
+
+    asyncio.run(go())
+
+
+def test_a_config_that_is_still_stored_is_not_doubled(dynolog: Dynolog) -> None:
+    now = time.time_ns()
+
+    async def go() -> None:
+        nonlocal now
+        client = client_of(dynolog, clock=lambda: now)
+        with Client(dynolog.ipc_dir, pid=100) as worker:
+            worker.poll()
+            await one(client, a_request())
+            now += SEND_AGAIN_AFTER_NS
+            fact = await one(client, a_request(again=True))
+            assert fact.status is QUEUED
+            assert "not been fetched yet" in fact.note
+            assert "ACTIVITIES_LOG_FILE" in worker.poll()
+            assert worker.poll() == ""
+
+    asyncio.run(go())
+
+
+def test_nothing_is_sent_again_after_a_withdrawal(dynolog: Dynolog) -> None:
+    now = time.time_ns()
+
+    async def go() -> None:
+        nonlocal now
+        client = client_of(dynolog, clock=lambda: now)
+        with Client(dynolog.ipc_dir, pid=100) as worker:
+            worker.poll()
+            await one(client, a_request())
+            worker.poll()
+            await client.withdraw("c1", ["node/main/0"])
+            now += SEND_AGAIN_AFTER_NS
+            await one(client, a_request(again=True))
+            assert worker.poll() == ""
+
+    asyncio.run(go())
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_a_config_that_the_daemon_would_lose_is_refused(dynolog: Dynolog, longer: int) -> None:
+    fixed = len(config_text(CaptureSpec(), "/x.json", 0)) - len("/x.json")
+    path = f"/{'x' * (MAX_CONFIG_BYTES - fixed - len('/.json') + longer)}.json"
+
+    async def go() -> None:
+        with Client(dynolog.ipc_dir, pid=100) as worker:
+            worker.poll()
+            ask = one(client_of(dynolog), a_request(spec=CaptureSpec(), output_path=path))
+            if longer:
+                with pytest.raises(InvalidSpec, match="too long"):
+                    await ask
+                assert worker.poll() == ""
+            else:
+                assert (await ask).status is QUEUED
 
     asyncio.run(go())
 
@@ -355,26 +444,32 @@ def test_one_connection_at_a_time_even_for_many_callers() -> None:
     assert (most, calls) == (1, 12)
 
 
-def test_the_request_leaves_in_one_segment_and_names_one_process() -> None:
-    """The daemon reads the length with a single read; a list of pids that is empty or has 0 would mean everybody."""
-    first = b""
+def test_the_request_leaves_in_one_piece_and_names_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon reads the length with a single read; a list of pids that is empty or has 0 would mean everybody.
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal first
-        first = await reader.read(65536)
-        body = json.loads(first[4:])
-        assert (body["pids"], body["job_id"], body["process_limit"]) == ([100], JOB, 1000)
-        writer.write(framed({"processesMatched": [100], "activityProfilersTriggered": [100]}))
-        await writer.drain()
+    What the peer reads at once proves nothing (the kernel joins what came in pieces), so the calls themselves are
+    recorded, at the socket.
+    """
+    sent: list[bytes] = []
+    served = 0
+
+    class Recorded(socket.socket):
+        def send(self, data: Any, *flags: int) -> int:
+            taken = super().send(data, *flags)
+            if self.family != socket.AF_UNIX and self.getpeername()[1] == served:
+                sent.append(bytes(data[:taken]))
+            return taken
+
+    monkeypatch.setattr("sameshot.profiler.dynolog.socket.socket", Recorded)
 
     async def go() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await answer(reader, writer)
-            writer.close()
-
-        async with await asyncio.start_server(serve, "localhost", 0) as server:
-            client = DynologClient("localhost", server.sockets[0].getsockname()[1])
-            assert (await one(client, a_request())).status is QUEUED
+        nonlocal served
+        triggered = says(framed({"processesMatched": [100], "activityProfilersTriggered": [100]}))
+        async with peer(triggered) as served:
+            assert (await one(DynologClient("localhost", served), a_request())).status is QUEUED
 
     asyncio.run(go())
-    assert struct.unpack("=i", first[:4])[0] == len(first) - 4
+    (request,) = sent
+    assert struct.unpack("=i", request[:4])[0] == len(request) - 4
+    body = json.loads(request[4:])
+    assert (body["pids"], body["job_id"], body["process_limit"]) == ([100], JOB, 1000)

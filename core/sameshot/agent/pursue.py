@@ -1,18 +1,23 @@
 """Keep asking the profiler daemons until every target of a capture has its window, and follow what they know.
 
 One task per capture, so a silent daemon delays only the captures that need it. Asking is at-least-once: a config that
-the daemon forgot (an agent restart empties the broker) is asked for again, one that was fetched never is.
+the daemon forgot (an agent restart empties the broker) is asked for again, one that was fetched never is. Stock dynolog
+can't tell the two apart: there a config is asked for again when its start is past and Kineto has begun no file.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
+from sameshot.agent import safefs
+from sameshot.agent.announce import CAPTURES
 from sameshot.agent.capturebook import Capture, CaptureBook, Target
 from sameshot.agent.daemons import Daemons
 from sameshot.agent.dispatch import NS_PER_MS, output_path
@@ -89,8 +94,14 @@ class Pursuit:
             async with capture.asking:
                 known = {fact.target_id: fact for fact in await daemon.facts(capture.id)}
                 asked = [target for target in targets if self._must_ask(capture, target, known.get(target.id))]
-                if asked:
-                    facts = await daemon.trigger([_request(capture, target) for target in asked])
+                lost = await self._lost(capture, targets, known)
+                if asked or lost:
+                    facts = await daemon.trigger(
+                        [
+                            *(_request(capture, target) for target in asked),
+                            *(_request(capture, target, again=True) for target in lost),
+                        ]
+                    )
                     known.update({fact.target_id: fact for fact in facts})
             for target in targets:
                 fact = known.get(target.id)
@@ -105,17 +116,29 @@ class Pursuit:
         except Exception:
             log.exception("asking the profiler daemon failed capture=%s; tried again", capture.id)
 
-    def _must_ask(self, capture: Capture, target: Target, known: TriggerFact | None) -> bool:
+    def _may_ask(self, capture: Capture, target: Target) -> bool:
         record = capture.record
         if record.withdrawn is not None or target.fact.state.terminal or target.trouble:
             return False
-        if time.time_ns() > record.announce_by_ns - record.spec.duration_ms * NS_PER_MS:
-            return False  # no window that begins now can be over in time
+        # A window that begins later than this can't be over in time.
+        return time.time_ns() <= record.announce_by_ns - record.spec.duration_ms * NS_PER_MS
+
+    def _must_ask(self, capture: Capture, target: Target, known: TriggerFact | None) -> bool:
+        if not self._may_ask(capture, target):
+            return False
         if known is not None:
             return known.status in _ASK_AGAIN
         return target.fact.state < TargetState.QUEUED or (
             target.fact.state is TargetState.QUEUED and not self._remembers
         )
+
+    async def _lost(self, capture: Capture, targets: Sequence[Target], known: dict[str, TriggerFact]) -> list[Target]:
+        """Targets whose config a stock daemon may have lost: their start is past and there is no trace of a window."""
+        queued = [one for one in targets if (fact := known.get(one.id)) and fact.status is TriggerStatus.QUEUED]
+        if not self._remembers or not queued or time.time_ns() < capture.record.start_at_ns:
+            return []
+        may_ask = [target for target in queued if self._may_ask(capture, target)]
+        return [target for target in may_ask if await asyncio.to_thread(_nothing_begun, capture, target)]
 
     async def _learn(self, capture: Capture, target: Target, fact: TargetFact) -> None:
         before = target.fact.state
@@ -135,7 +158,17 @@ class Pursuit:
         return list(groups.values())
 
 
-def _request(capture: Capture, target: Target) -> TriggerRequest:
+def _nothing_begun(capture: Capture, target: Target) -> bool:
+    """Whether Kineto has made no file: it makes `….tmp` as soon as it accepts a config. False where we can't look."""
+    accepted = target.accepted
+    try:
+        with safefs.directory(Path(accepted.path), CAPTURES, capture.id, *accepted.output_parts) as folder:
+            return not any(name.startswith(accepted.file_name) for name in os.listdir(folder))
+    except (OSError, safefs.Unsafe):
+        return False
+
+
+def _request(capture: Capture, target: Target, *, again: bool = False) -> TriggerRequest:
     registration = target.accepted.registration
     assert registration is not None
     return TriggerRequest(
@@ -146,6 +179,7 @@ def _request(capture: Capture, target: Target) -> TriggerRequest:
         spec=capture.record.spec,
         start_at_ns=capture.record.start_at_ns,
         output_path=output_path(target.accepted, capture.id),
+        again=again,
     )
 
 

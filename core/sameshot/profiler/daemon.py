@@ -53,7 +53,8 @@ class TriggerRequest(msgspec.Struct, frozen=True):
     """Ask one worker (by pid and Kineto job id, as it states them itself) for one window.
 
     `output_path` is the worker's own view of the path and ends in `.json`; Kineto turns `x.json` into `x_<pid>.json`.
-    `start_at_ns` is CLOCK_REALTIME, the same for every target of a capture.
+    `start_at_ns` is CLOCK_REALTIME, the same for every target of a capture. `again`: the caller has looked and nothing
+    of the window was begun. A back end that can't see whether a config was fetched then sends it once more.
     """
 
     capture_id: str
@@ -63,6 +64,7 @@ class TriggerRequest(msgspec.Struct, frozen=True):
     spec: CaptureSpec
     start_at_ns: int
     output_path: str
+    again: bool = False
 
 
 class TriggerFact(msgspec.Struct, frozen=True):
@@ -89,7 +91,8 @@ class ProfilerDaemon(Protocol):
     async def trigger(self, requests: Sequence[TriggerRequest]) -> list[TriggerFact]:
         """Ask for these windows; at-least-once, keyed by (capture_id, target_id).
 
-        Repeating a request that is already queued or consumed changes nothing. One fact per request, in order.
+        Repeating a request that is already queued or consumed changes nothing (but see `again`). One fact per request,
+        in order.
         Raises `Unreachable` when the daemon does not answer; the request may then have been executed all the same.
         """
         ...

@@ -10,6 +10,10 @@ What an answer means (dynolog/src/LibkinetoConfigManager.cpp): `processesMatched
 still has another config stored. Nothing tells whether a config is ever fetched: QUEUED is the strongest claim. A pid
 also matches every process that has it as an ancestor, and dead processes match for one to two minutes, so only our own
 pid in the list counts.
+
+A daemon that is restarted has lost what was stored, and no answer of it says so. So a config of which nothing has come
+(`TriggerRequest.again`) is sent once more, when every poll has long been: while it is still stored the daemon answers
+busy and keeps the one, and if it was fetched after all there is a second trace.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ MAX_ANSWER_BYTES = 4 * 1024 * 1024  # the length prefix is the peer's word
 MAX_CONFIG_BYTES = 100_000  # about twice this is accepted by the daemon and then lost on the way to Kineto
 MAX_RECORDS = 20_000  # the oldest are forgotten
 MAX_INT32 = 2**31 - 1
+# A stored config is fetched at the next poll, within 5 s; after a daemon's restart Kineto may wait for another 5 s.
+SEND_AGAIN_AFTER_NS = 12_000_000_000
 # The most processes that one request may trigger. With 1 the one could be a child of the worker instead of the worker.
 PROCESS_LIMIT = 1_000
 
@@ -64,6 +70,8 @@ class _Record:
     fact: TriggerFact
     unanswered: bool = False  # a request for this target got no answer: the daemon may have executed it
     closed: bool = False  # withdrawn: nothing more is sent
+    sent_at_ns: int = 0  # when the daemon last answered that a config is stored
+    sent_again: bool = False
 
 
 class DynologClient:
@@ -142,7 +150,8 @@ class DynologClient:
             record = self._records[key] = _Record(request, fact)
             if len(self._records) > MAX_RECORDS:
                 del self._records[next(iter(self._records))]
-        if record.closed or record.fact.status is TriggerStatus.QUEUED:
+        queued = record.fact.status is TriggerStatus.QUEUED
+        if record.closed or (queued and not self._may_send_again(record, request)):
             return record.fact
         record.request = request
         offered = request.start_at_ns
@@ -168,8 +177,19 @@ class DynologClient:
                 f"The dynolog daemon at {self._where} refused the request for {request.target_id} "
                 f"(process {request.pid}): {answer.status!r}. Nothing was triggered."
             )
-        record.fact = _read(request, answer, late_start=True if late else None, doubt=record.unanswered)
+        fact = _read(request, answer, late_start=True if late else None, doubt=record.unanswered or queued)
+        if fact.status is not TriggerStatus.NOT_MATCHED:
+            record.sent_at_ns = self._clock()
+        if queued and fact.status is not TriggerStatus.QUEUED:
+            fact = msgspec.structs.replace(record.fact, note=fact.note)  # what was true once stays so
+        elif queued:
+            record.sent_again = True
+        record.fact = fact
         return record.fact
+
+    def _may_send_again(self, record: _Record, request: TriggerRequest) -> bool:
+        waited_ns = self._clock() - max(record.sent_at_ns, request.start_at_ns)
+        return request.again and not record.sent_again and waited_ns >= SEND_AGAIN_AFTER_NS
 
     @property
     def _where(self) -> str:
@@ -251,12 +271,12 @@ def _read(request: TriggerRequest, answer: _Triggered, *, late_start: bool | Non
     if request.pid in answer.triggered:
         status = TriggerStatus.QUEUED
         if doubt:
-            notes.append("an earlier request got no answer and may have been executed too: a second trace is possible")
+            notes.append("an earlier request may have been executed too: a second trace is possible")
     elif request.pid in answer.processes_matched:
         status = TriggerStatus.BUSY
         notes.append("another config is stored for this process and has not been fetched yet")
         if doubt:
-            notes.append("it may be this capture's own, from a request that got no answer")
+            notes.append("it may be this capture's own")
     else:
         status = TriggerStatus.NOT_MATCHED
         notes.append(f"the daemon does not know process {request.pid} with Kineto job id {request.kineto_job_id}")
