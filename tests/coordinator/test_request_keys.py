@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 
 from sameshot.client import AsyncClient
+from sameshot.coordinator.links import ask_most
 from sameshot.errors import RequestKeyConflict, StorageError, UnknownCapture, UsageError
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, Outcome, TargetState, keyed_capture_id
 from sameshot.storage import Storage
@@ -259,6 +261,29 @@ async def test_an_agent_that_fell_silent_a_moment_ago_hardly_delays_the_others(t
                 await until_view(client, started.capture_id, lambda view: view.archived == 2)
             assert "KnownCaptures" in silent.calls
             silent.frozen.set()
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_who_has_not_even_taken_the_connection_is_waited_for_a_quarter_of_the_moment(connected: bool) -> None:
+    class Node:
+        def __init__(self, address: str, *, silent: bool = False) -> None:
+            self.address, self.silent, self.connected = address, silent, connected or not silent
+
+    async def ask(node: Node) -> str:
+        if node.silent:
+            await asyncio.Event().wait()
+        return node.address
+
+    @in_loop
+    async def scenario() -> None:
+        began = time.monotonic()
+        nodes = [Node("a"), Node("b"), Node("dead", silent=True)]
+        answers = await ask_most(nodes, ask, quiet_s=4.0)  # type: ignore[arg-type, type-var]
+        took = time.monotonic() - began
+        assert answers == {"a": "a", "b": "b"}
+        assert took >= 4.0 if connected else 1.0 <= took < 4.0
+
+    scenario()
 
 
 async def until_listing_failed(client: AsyncClient, address: str) -> None:

@@ -76,6 +76,11 @@ class AgentLink:
         return self.answered_at is not None and not self.trouble
 
     @property
+    def connected(self) -> bool:
+        """Something at the address speaks our protocol, be it slowly."""
+        return self._channel.get_state() is grpc.ChannelConnectivity.READY
+
+    @property
     def capabilities(self) -> Capabilities:
         """What this agent's back end can see: nothing stronger is believed."""
         backend = self.listing.backend if self.listing else ""
@@ -222,32 +227,41 @@ async def ask_most(
     """Ask all at once, and wait for as long as answers keep coming.
 
     Once half of the questions have ended and then nothing more has come for a moment (`quiet_s`, or a fifth of the time
-    that it took so far), whoever is left is left out: a few dead nodes cost nearly nothing. Each question must have a
-    timeout of its own.
+    that it took so far; a quarter of that where nobody who is left has even taken the connection), whoever is left is
+    left out: a few dead nodes cost nearly nothing. Each question must have a timeout of its own.
     """
-    tasks = {asyncio.ensure_future(question(link)): link.address for link in links}
+    tasks = {asyncio.ensure_future(question(link)): link for link in links}
+    left, news = set(tasks), asyncio.Event()
     began = last = time.monotonic()
-    ended = 0
 
-    def count(_: object) -> None:
-        nonlocal ended, last
-        ended, last = ended + 1, time.monotonic()
+    def ended(task: asyncio.Future[Answer]) -> None:
+        nonlocal last
+        last = time.monotonic()
+        left.discard(task)
+        news.set()
 
     for task in tasks:
-        task.add_done_callback(count)
+        task.add_done_callback(ended)
     try:
-        while ended < len(tasks):
-            moment = max(quiet_s, (last - began) / 5)
-            if ended * 2 >= len(tasks) and time.monotonic() - last >= moment:
-                break
-            await asyncio.wait(tasks, timeout=moment / 2)
+        while left:
+            ends_in = None
+            if (len(tasks) - len(left)) * 2 >= len(tasks):
+                moment = max(quiet_s, (last - began) / 5)
+                if not any(tasks[task].connected for task in left):
+                    moment /= 4
+                ends_in = last + moment - time.monotonic()
+                if ends_in <= 0:
+                    break
+            news.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(news.wait(), ends_in)
     finally:
-        late = [task for task in tasks if not task.done()]
+        late = list(left)
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
     return {
-        address: task.result() for task, address in tasks.items() if not task.cancelled() and task.exception() is None
+        link.address: task.result() for task, link in tasks.items() if not task.cancelled() and task.exception() is None
     }
 
 
