@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -68,7 +69,8 @@ def train(
         stop.touch()
         stdout, stderr = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, stderr
-    return [json.loads(line) for line in stdout.splitlines() if line.startswith("{")], stderr
+    # Ranks share one output, and their lines may run into each other.
+    return [json.loads(report) for report in re.findall(r"\{[^{}]*\}", stdout)], stderr
 
 
 def accelerate(folder: Path) -> list[str]:

@@ -69,7 +69,7 @@ def examine(jobs: Iterable[JobInfo], *, python: str = sys.executable, dynolog: s
 
 
 def check_socket_directory(root: Path) -> Finding:
-    """Kineto's sockets live in a directory of at most 50 bytes that allows UNIX sockets and belongs to us."""
+    """Kineto's sockets need a short directory (see `MAX_DIRECTORY_BYTES`) that allows them and belongs to us."""
     name = "socket directory"
     length = len(os.fsencode(root / "12345678" / "n0" / "ipc"))
     if length > MAX_DIRECTORY_BYTES:
