@@ -12,7 +12,7 @@ from s3 import make_bucket, moto_server, s3_environment
 from sameshot.local.services import sameshot_argv
 from sameshot.model import CaptureState
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.full]
 
 
 def test_a_capture_is_delivered_to_s3_and_verified_from_there(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from sameshot.model import CaptureState, FailureReason, TargetState
 from sameshot.profiler.daemon import BackendName
 from sameshot.trace.capture_check import locate
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.full]
 
 STANDIN = Path(__file__).parent.parent / "support" / "dynolog_standin.py"
 
