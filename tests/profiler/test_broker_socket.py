@@ -292,8 +292,8 @@ def test_a_forked_child_that_outlives_a_killed_broker_does_not_block_the_next(ip
         "from sameshot.profiler.broker import Broker\n"
         "async def go():\n"
         "    broker = Broker(pathlib.Path(sys.argv[1])); await broker.start()\n"
-        "    if (child := os.fork()) == 0: time.sleep(120); os._exit(0)\n"
-        "    print(child, flush=True); time.sleep(120)\n"
+        "    if os.fork() == 0: print(os.getpid(), flush=True); time.sleep(120); os._exit(0)\n"
+        "    time.sleep(120)\n"
         "asyncio.run(go())\n"
     )
     killed = subprocess.Popen([sys.executable, "-c", program, ipc_dir], stdout=subprocess.PIPE)
