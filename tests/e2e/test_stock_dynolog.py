@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -101,17 +100,4 @@ def program(folder: Path, command: str) -> Path:
 
 
 def on(daemon: Path) -> dict[str, object]:
-    return {"backend": BackendName.DYNOLOG, "dynolog": daemon, "dynolog_port": two_free_ports()}
-
-
-def two_free_ports() -> int:
-    """The first of two neighbours: the daemons of two nodes."""
-    for _ in range(100):
-        with socket.create_server(("127.0.0.1", 0)) as one:
-            port = int(one.getsockname()[1])
-            try:
-                with socket.create_server(("127.0.0.1", port + 1)):
-                    return port
-            except OSError:
-                continue
-    raise AssertionError("no two neighbouring ports are free")
+    return {"backend": BackendName.DYNOLOG, "dynolog": daemon}

@@ -213,14 +213,14 @@ def test_a_signal_that_ends_the_process_at_once_is_not_held(daemon: tuple[Path, 
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_ten_exits_with_the_guard_are_clean_and_without_it_one_of_ten_is_not(daemon: tuple[Path, Responder]) -> None:
+def test_ten_exits_with_the_guard_are_clean_and_without_it_one_of_ten_crashes(daemon: tuple[Path, Responder]) -> None:
     folder, responder = daemon
     for rank in range(10):
         run, code, stderr = end_inside_the_window(folder, responder, rank, list(CODES)[rank % 3])
         assert code == CODES[run.end], stderr
         assert run.delivered(), stderr
     for rank in range(10, 20):
-        run, code, _ = end_inside_the_window(folder, responder, rank, "return", SAMESHOT_EXIT_WAIT_S="0")
-        if code < 0 or not run.delivered():
+        _, code, _ = end_inside_the_window(folder, responder, rank, "return", SAMESHOT_EXIT_WAIT_S="0")
+        if code < 0:
             return
-    pytest.fail("ten exits without the guard were clean: the guard guards nothing on this torch")
+    pytest.fail("ten exits without the guard did not crash: the guard guards nothing on this torch")

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from sameshot.agent.discovery import WorkerDir, WorkerDirs
-from sameshot.errors import SameshotError, UsageError
+from sameshot.errors import SameshotError
 from sameshot.profiler.broker import Broker
 from sameshot.profiler.daemon import BackendName, ProfilerDaemon
 from sameshot.profiler.dynolog import DynologClient
@@ -24,10 +24,7 @@ def daemon_factory(backend: BackendName, dynolog: str, poll_interval_s: float) -
     """How to make the daemon of a directory, for the back end that was chosen. `dynolog` is `host:port`."""
     if backend is BackendName.BROKER:
         return lambda where: Broker(where.path / IPC)
-    host, _, port = dynolog.rpartition(":")
-    if not host or not port.isdigit():
-        raise UsageError(f"The address of the dynolog daemon, {dynolog!r}, is not host:port.")
-    shared = DynologClient(host.strip("[]"), int(port), poll_interval_s=poll_interval_s)
+    shared = DynologClient.at(dynolog, poll_interval_s=poll_interval_s)
     return lambda where: shared
 
 

@@ -97,8 +97,10 @@ def watch(
         _one_of(capture_id, key)
         updates = client.watch(capture_id, request_key=key)
         if output is Output.JSON:
-            for view in updates:
-                print_json(view)
+            last = None
+            for last in updates:
+                print_json(last)
+            view = _last(last)
         else:
             view = _last(follow(updates, console()))
             print_result(view, console())
@@ -179,7 +181,8 @@ def _cancelled(client: Client, capture_id: str) -> str:
     except (KeyboardInterrupt, SameshotError) as error:
         why = str(error) or "interrupted again"
         return f"the cancel of capture {capture_id} is not confirmed ({why}); see: sameshot watch {capture_id}"
-    kept = f"{view.archived} traces are kept, {view.manifest_uri}" if view.archived else "no trace was kept"
+    where = view.manifest_uri if view.published else "their manifest is not published yet"
+    kept = f"{view.archived} traces are kept, {where}" if view.archived else "no trace was kept"
     return f"capture {capture_id} is {view.state.value}; {kept}"
 
 

@@ -77,8 +77,8 @@ def run(
     try:
         with local:
             code = _train(local, command)
-            for view in local.settle(SETTLE_S):
-                _warn(f"capture {view.capture_id} is {view.state.value}, {view.archived} archived, and not published")
+            for unsettled in local.settle(SETTLE_S):
+                _warn(unsettled)
     finally:
         for path in local.left_behind:
             _warn(f"not archived, kept: {path}")

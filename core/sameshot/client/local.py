@@ -38,6 +38,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     archive: str
     pid: int
     started_at_ns: int = 0
+    dynolog: tuple[str, ...] = ()  # host:port of the stock daemons beside it, one per node
     alive: bool = True
     run: str = ""
 
@@ -53,6 +54,7 @@ class _JobFile(msgspec.Struct, kw_only=True):
     archive: str
     pid: int
     started_at_ns: int = 0
+    dynolog: tuple[str, ...] = ()
 
 
 def runtime_root() -> Path:
@@ -97,22 +99,30 @@ def write_job_file(run: Path, info: JobInfo) -> None:
         archive=info.archive,
         pid=info.pid,
         started_at_ns=info.started_at_ns,
+        dynolog=info.dynolog,
     )
     scratch = run / f".{JOB_FILE}.tmp"
     scratch.write_bytes(msgspec.json.format(msgspec.json.encode(content)) + b"\n")
     scratch.replace(run / JOB_FILE)
 
 
-def _read_all(root: Path) -> list[JobInfo]:
+def check_private(root: Path) -> bool:
+    """Whether the runtime directory is there; raises Denied where others could write to it and pose as a worker."""
     try:
         status = root.lstat()
     except FileNotFoundError:
-        return []
+        return False
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise Denied(
             f"The runtime directory {root} must be a directory of yours with mode 0700; mend it, or set "
             "SAMESHOT_RUNTIME_DIR to another one."
         )
+    return True
+
+
+def _read_all(root: Path) -> list[JobInfo]:
+    if not check_private(root):
+        return []
     return [info for run in root.iterdir() if (info := _read(run)) is not None]
 
 
@@ -137,6 +147,7 @@ def _read(run: Path) -> JobInfo | None:
                 archive=read.archive,
                 pid=read.pid,
                 started_at_ns=read.started_at_ns,
+                dynolog=read.dynolog,
                 alive=is_locked(run / LOCK_FILE, read.pid),
                 run=run.name,
             )

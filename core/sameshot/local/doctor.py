@@ -20,8 +20,8 @@ import msgspec
 
 from sameshot.agent.room import DEFAULT_BYTES_PER_MS
 from sameshot.client import connect
-from sameshot.client.local import JobInfo, runtime_root
-from sameshot.errors import SameshotError, UsageError
+from sameshot.client.local import JobInfo, check_private, runtime_root
+from sameshot.errors import Denied, SameshotError
 from sameshot.local.torch_probe import probe_torch
 from sameshot.model import CaptureSpec
 from sameshot.profiler.broker import MAX_DIRECTORY_BYTES
@@ -82,13 +82,11 @@ def check_socket_directory(root: Path) -> Finding:
         )
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = root.lstat()
-        if state.st_uid != os.geteuid() or state.st_mode & 0o077:
-            return Finding(
-                name, Verdict.PROBLEM, f"{root} must be yours alone.", f"chown it to yourself and `chmod 700 {root}`."
-            )
+        check_private(root)
         with tempfile.TemporaryDirectory(dir=root) as folder, socket.socket(socket.AF_UNIX) as probe:
             probe.bind(str(Path(folder) / "probe"))
+    except Denied as error:
+        return Finding(name, Verdict.PROBLEM, str(error), f"chown it to yourself and `chmod 700 {root}`.")
     except OSError as error:
         return Finding(
             name,
@@ -155,11 +153,8 @@ def check_torch(python: str, root: Path) -> Iterator[Finding]:
 
 def check_dynolog(address: str) -> Finding:
     """Does the stock daemon answer? It serves one caller at a time, so a silent one may only be busy with another."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise UsageError(f"{address!r} is not host:port.")
     try:
-        version = asyncio.run(DynologClient(host, int(port)).version())
+        version = asyncio.run(DynologClient.at(address).version())
     except SameshotError as error:
         return Finding(
             "dynolog", Verdict.PROBLEM, str(error), "Start `dynolog --enable_ipc_monitor`, or see who holds its port."
@@ -176,6 +171,8 @@ def check_job(job: JobInfo) -> Iterator[Finding]:
     except SameshotError as error:
         yield Finding(name, Verdict.PROBLEM, str(error), "Look at the coordinator's log beside its socket.")
         return
+    for address in job.dynolog:
+        yield check_dynolog(address)
     for agent in listing.agents:
         if not agent.reachable:
             yield Finding(

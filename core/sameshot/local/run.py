@@ -23,7 +23,7 @@ from sameshot.client.local import JobInfo
 from sameshot.errors import SameshotError, UsageError
 from sameshot.local.arming import armed_environment, node_dir
 from sameshot.local.runtime import RunFolder
-from sameshot.local.services import Service, ServiceCommand, sameshot_argv
+from sameshot.local.services import Service, ServiceCommand, free_port, sameshot_argv
 from sameshot.model import CapturePolicy, JobRef, check_name
 from sameshot.profiler.daemon import BackendName
 
@@ -33,7 +33,7 @@ NAMESPACE = "local"
 class LocalSetup(msgspec.Struct, frozen=True):
     """What to run beside the job.
 
-    `dynolog` is the program of a stock daemon, started once per node on ports from `dynolog_port` on; needed for
+    `dynolog` is the program of a stock daemon, started once per node on a free port; needed for
     that back end only. `archive` is a directory or an `s3://bucket/prefix` URL.
     """
 
@@ -44,7 +44,6 @@ class LocalSetup(msgspec.Struct, frozen=True):
     labels: dict[str, str] = {}
     backend: BackendName = BackendName.BROKER
     dynolog: Path | None = None
-    dynolog_port: int = 1778
     policy: CapturePolicy = CapturePolicy()
     local_world_size: int | None = None
     single: bool = False
@@ -62,6 +61,7 @@ class LocalRun:
     """Agents and a coordinator for one run; a context manager that leaves nothing running and nothing lost."""
 
     START_TIMEOUT_S = 60.0
+    SILENCE_S = 15.0  # a coordinator that died is back long before
 
     def __init__(self, setup: LocalSetup, *, environment: Mapping[str, str] | None = None) -> None:
         self.setup = setup
@@ -69,6 +69,7 @@ class LocalRun:
         self._base = dict(os.environ if environment is None else environment)
         self.folder = RunFolder.create()
         self.services: dict[str, Service] = {}
+        self.dynolog = tuple(f"127.0.0.1:{free_port()}" for _ in setup.nodes) if setup.dynolog else ()
         self.left_behind: list[Path] = []  # known once it has stopped: traces that never reached the archive
         self.address = f"unix:{self.folder.path / 'coordinator.sock'}"
 
@@ -103,21 +104,29 @@ class LocalRun:
     def client(self) -> Client:
         return connect(self.address)
 
-    def settle(self, timeout_s: float) -> list[CaptureView]:
+    def settle(self, timeout_s: float) -> list[str]:
         """Wait until every capture has converged and is published, so that a job that just ended loses none.
 
-        Returns those that have not by then. A coordinator that is away is waited for: it is started again.
+        Returns what there is to say of those that have not by then. A coordinator that is away is waited for: it is
+        started again.
         """
         deadline = time.monotonic() + timeout_s
-        unsettled: list[CaptureView] = []
+        silent_until = time.monotonic() + min(timeout_s, self.SILENCE_S)
+        unsettled: list[CaptureView] | None = None
         while True:
             with contextlib.suppress(SameshotError), self.client() as client:
                 unsettled = client.captures(unsettled=True)
                 if not unsettled:
                     return []
-            if time.monotonic() > deadline:
-                return unsettled
+            if time.monotonic() > (silent_until if unsettled is None else deadline):
+                break
             time.sleep(0.2)
+        if unsettled is None:
+            return ["the coordinator does not answer: it is not known whether every capture was published"]
+        return [
+            f"capture {view.capture_id} is {view.state.value}, {view.archived} archived, and not published"
+            for view in unsettled
+        ]
 
     def stop(self) -> None:
         """Stop every service. Where traces never reached the archive the folder is kept, see `left_behind`."""
@@ -145,11 +154,12 @@ class LocalRun:
                 archive=self.setup.archive,
                 pid=os.getpid(),
                 started_at_ns=time.time_ns(),
+                dynolog=self.dynolog,
             )
         )
 
     def _start_agent(self, index: int, node: str, folder: Path) -> None:
-        extra = ["--dynolog", f"127.0.0.1:{self.setup.dynolog_port + index}"] if self.setup.dynolog else []
+        extra = ["--dynolog", self.dynolog[index]] if self.dynolog else []
         self._spawn(
             f"agent-{index}",
             sameshot_argv(
@@ -182,10 +192,10 @@ class LocalRun:
         )
 
     def _start_dynolog(self, index: int, folder: Path) -> None:
-        port = self.setup.dynolog_port + index
+        port = self.dynolog[index].rpartition(":")[2]
         self._spawn(
             f"dynolog-{index}",
-            (str(self.setup.dynolog), "--enable_ipc_monitor", "--port", str(port)),
+            (str(self.setup.dynolog), "--enable_ipc_monitor", "--port", port),
             environment={"KINETO_IPC_SOCKET_DIR": str(folder / "ipc")},
             ready=False,
         )

@@ -18,8 +18,7 @@ import secrets
 import shutil
 from pathlib import Path
 
-from sameshot.client.local import LOCK_FILE, JobInfo, is_locked, jobs, runtime_root, write_job_file
-from sameshot.errors import SameshotError
+from sameshot.client.local import LOCK_FILE, JobInfo, check_private, is_locked, jobs, runtime_root, write_job_file
 
 
 class RunFolder:
@@ -34,12 +33,7 @@ class RunFolder:
         """Make and lock a new folder below the runtime root."""
         base = runtime_root()
         base.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = base.lstat()
-        if state.st_uid != os.geteuid() or state.st_mode & 0o077 or not base.is_dir() or base.is_symlink():
-            raise SameshotError(
-                f"The runtime directory {base} must be a directory of yours with mode 0700; mend it or set "
-                "SAMESHOT_RUNTIME_DIR to another one."
-            )
+        check_private(base)
         _sweep(base)
         path = base / secrets.token_hex(4)
         path.mkdir(mode=0o700)
@@ -70,9 +64,12 @@ class RunFolder:
 
 def _sweep(base: Path) -> None:
     """Remove what killed runs left, but never trace bytes, nor a folder whose workers still train."""
-    for ended in jobs(also_ended=True):
-        folder = base / ended.run
-        in_use = ended.alive or any(is_locked(lock, 0) for lock in folder.glob("n*/workers/*.lock"))
+    own = {info.run for info in jobs() if info.pid == os.getpid()}  # opening our own lock's file would release it
+    for folder in base.iterdir():
+        if folder.name in own or not (folder / LOCK_FILE).exists():
+            continue
+        locks = [folder / LOCK_FILE, *folder.glob("n*/workers/*.lock")]
+        in_use = any(is_locked(lock, 0) for lock in locks)
         if not in_use and not _left_behind(folder):
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -8,6 +8,7 @@ again; training never notices.
 from __future__ import annotations
 
 import contextlib
+import socket
 import subprocess
 import sys
 import threading
@@ -115,6 +116,14 @@ class Service:
                     return
                 self._process = self._spawn()
                 self.restarts += 1
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _tail(log: Path, lines: int = 15) -> str:

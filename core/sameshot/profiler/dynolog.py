@@ -28,7 +28,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sameshot.errors import InvalidSpec, SameshotError, Unreachable
+from sameshot.errors import InvalidSpec, SameshotError, Unreachable, UsageError
 from sameshot.profiler.config import can_start_at, config_text
 from sameshot.profiler.daemon import BackendName, TriggerFact, TriggerRequest, TriggerStatus
 
@@ -82,6 +82,14 @@ class DynologClient:
     """
 
     name = BackendName.DYNOLOG
+
+    @classmethod
+    def at(cls, address: str, *, poll_interval_s: float = 1.0) -> DynologClient:
+        """For a daemon at `host:port`. Raises UsageError where the address is of another form."""
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            raise UsageError(f"The address of the dynolog daemon, {address!r}, is not host:port.")
+        return cls(host.strip("[]"), int(port), poll_interval_s=poll_interval_s)
 
     def __init__(
         self,

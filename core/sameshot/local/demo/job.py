@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import msgspec
 
 from sameshot.errors import SameshotError
 from sameshot.local.run import LocalRun
+from sameshot.local.services import free_port
 
 SCRIPT = Path(__file__).with_name("train.py")
 _STEP = re.compile(rb"^step (\d+) ", re.MULTILINE)
@@ -44,7 +44,7 @@ class DemoJob:
         for switch in self._control.iterdir():
             switch.unlink()
         self._logs = [folder / f"node-{node}.log" for node in range(shape.nodes)]
-        port = _free_port()
+        port = free_port()
         self._processes = [self._start(local, node, port) for node in range(shape.nodes)]
 
     def __enter__(self) -> Self:
@@ -122,10 +122,3 @@ def _read(log: Path) -> bytes:
         return log.read_bytes()
     except OSError:
         return b""
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
