@@ -53,9 +53,10 @@ class Publisher:
         timings = self._timings
         give_up_at = self._clock.monotonic() + timings.publish_within_s
         told = False
+        progress = _not_yet(["no agent has answered yet"])
         while True:
             ends_at = self._clock.monotonic() + timings.publish_call_s if told else give_up_at
-            progress = await self._round(final, data, ends_at)
+            progress = await self._round(final, data, ends_at) or progress
             if progress.over:
                 yield progress
                 return
@@ -64,11 +65,13 @@ class Publisher:
                 yield progress
             await self._clock.sleep(timings.publish_retry_s if told else timings.poll_s)
 
-    async def _round(self, final: CaptureView, data: bytes, ends_at: float) -> Progress:
+    async def _round(self, final: CaptureView, data: bytes, ends_at: float) -> Progress | None:
         """Offer it to one agent after the other, the next one as soon as one fails or takes long.
 
         Whoever is asked goes on meanwhile: the put is conditional, so it does no harm when two of them get through.
+        None: the time was over before silence could mean anything, so nothing new is known.
         """
+        began = self._clock.monotonic()
         waiting = sorted(self._roster.links(), key=_most_recent)[:_TRIED_PER_ROUND]
         asked: set[asyncio.Task[str]] = set()
         troubles = [] if waiting else ["no agent is known"]
@@ -76,6 +79,8 @@ class Publisher:
             while waiting or asked:
                 left_s = ends_at - self._clock.monotonic()
                 if left_s <= 0:
+                    if ends_at - began < self._timings.publish_stagger_s:
+                        return None
                     troubles.append(f"{len(asked)} agents do not answer")
                     break
                 if waiting:
@@ -94,13 +99,7 @@ class Publisher:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-        return Progress(
-            False,
-            False,
-            note="The manifest is not published yet, and this is tried again while the coordinator lives: "
-            + "; ".join(dict.fromkeys(each.rstrip(".") for each in troubles))
-            + ".",
-        )
+        return _not_yet(troubles)
 
     async def _answers(self, asked: set[asyncio.Task[str]], at_most_s: float) -> set[asyncio.Task[str]]:
         """Those that have answered, as soon as one has; none after the time."""
@@ -124,6 +123,12 @@ class Publisher:
             f"Another manifest stands at {uri} and was not overwritten: a capture by {read.capture.caller} that "
             f"converged at {read.capture.converged_at} as {read.capture.outcome}."
         )
+
+
+def _not_yet(troubles: list[str]) -> Progress:
+    why = "; ".join(dict.fromkeys(each.rstrip(".") for each in troubles))
+    note = f"The manifest is not published yet, and this is tried again while the coordinator lives: {why}."
+    return Progress(False, False, note=note)
 
 
 def _most_recent(link: AgentLink) -> tuple[bool, float]:
