@@ -11,6 +11,7 @@ import typer
 from sameshot.api.views import CaptureView
 from sameshot.cli.options import (
     AddressOption,
+    CaptureArgument,
     JobOption,
     KeyOption,
     Output,
@@ -86,7 +87,7 @@ def capture(
 
 
 def watch(
-    capture_id: Annotated[str | None, typer.Argument(help="The capture's id.", show_default=False)] = None,
+    capture_id: CaptureArgument = None,
     key: KeyOption = None,
     address: AddressOption = "local",
     job: JobOption = None,
@@ -108,7 +109,7 @@ def watch(
 
 
 def cancel(
-    capture_id: Annotated[str | None, typer.Argument(help="The capture's id.", show_default=False)] = None,
+    capture_id: CaptureArgument = None,
     key: KeyOption = None,
     address: AddressOption = "local",
     job: JobOption = None,

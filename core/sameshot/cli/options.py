@@ -35,6 +35,8 @@ JobOption = Annotated[
     typer.Option("--job", "-j", help="Name of the local job; needed only when several run.", show_default=False),
 ]
 
+CaptureArgument = Annotated[str | None, typer.Argument(help="The capture's id.", show_default=False)]
+
 KeyOption = Annotated[
     str | None,
     typer.Option("--key", help="Your own idempotency key: the same key gives the same capture.", show_default=False),
