@@ -104,6 +104,19 @@ def test_a_living_run_is_found_and_another_run_does_not_touch_it(root: Path) -> 
     assert jobs() == []
 
 
+def test_a_run_that_has_not_announced_itself_yet_is_not_swept(root: Path) -> None:
+    first = RunFolder.create()
+    (root / "starting").mkdir()
+    (root / "starting" / "alive.lock").touch()  # another process, between making its lock file and locking it
+    RunFolder.create().close(keep=False)
+    assert first.path.is_dir()
+    assert (root / "starting").is_dir()
+    os.utime(root / "starting" / "alive.lock", (0, 0))  # killed long ago, before it was announced
+    RunFolder.create().close(keep=False)
+    assert not (root / "starting").exists()
+    first.close(keep=False)
+
+
 def test_a_runtime_directory_that_others_may_enter_is_refused(root: Path) -> None:
     root.mkdir(mode=0o755)
     with pytest.raises(SameshotError, match="0700"):

@@ -16,9 +16,15 @@ import fcntl
 import os
 import secrets
 import shutil
+import time
 from pathlib import Path
 
-from sameshot.client.local import LOCK_FILE, JobInfo, check_private, is_locked, jobs, runtime_root, write_job_file
+from sameshot.client.local import JOB_FILE, LOCK_FILE, JobInfo, check_private, is_locked, runtime_root, write_job_file
+
+# Folders of this very process. Opening the file of one's own record lock and closing it again releases the lock.
+_OWN: set[Path] = set()
+# A run that has not announced itself yet may be about to lock its folder; older than this it was killed before.
+_UNANNOUNCED_S = 60.0
 
 
 class RunFolder:
@@ -36,6 +42,7 @@ class RunFolder:
         check_private(base)
         _sweep(base)
         path = base / secrets.token_hex(4)
+        _OWN.add(path)
         path.mkdir(mode=0o700)
         lock_fd = os.open(path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.lockf(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,20 +65,29 @@ class RunFolder:
         """Unlock, and remove the folder unless something in it is still worth having."""
         with contextlib.suppress(OSError):
             os.close(self._lock_fd)
+        _OWN.discard(self.path)
         if not keep:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
 def _sweep(base: Path) -> None:
     """Remove what killed runs left, but never trace bytes, nor a folder whose workers still train."""
-    own = {info.run for info in jobs() if info.pid == os.getpid()}  # opening our own lock's file would release it
     for folder in base.iterdir():
-        if folder.name in own or not (folder / LOCK_FILE).exists():
+        if folder in _OWN or not _may_be_dead(folder):
             continue
         locks = [folder / LOCK_FILE, *folder.glob("n*/workers/*.lock")]
         in_use = any(is_locked(lock, 0) for lock in locks)
         if not in_use and not _left_behind(folder):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _may_be_dead(folder: Path) -> bool:
+    """Whether it is a run's folder whose lock tells: one that was announced, or should have been long ago."""
+    try:
+        age_s = time.time() - (folder / LOCK_FILE).stat().st_mtime
+    except OSError:
+        return False
+    return age_s > _UNANNOUNCED_S or (folder / JOB_FILE).exists()
 
 
 def _left_behind(run: Path) -> list[Path]:
