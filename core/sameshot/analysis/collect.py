@@ -99,7 +99,8 @@ class Collector:
     def __init__(self) -> None:
         self.events = 0
         self.tables: dict[Cat, Table] = {
-            cat: Table() for cat in (Cat.OPERATOR, Cat.ANNOTATION, Cat.PYTHON, Cat.RUNTIME, Cat.KERNEL, Cat.MEMORY)
+            cat: Table()
+            for cat in (Cat.OPERATOR, Cat.ANNOTATION, Cat.PYTHON, Cat.RUNTIME, Cat.KERNEL, Cat.MEMORY, Cat.SYNC)
         }
         self.names = Names()
         self.lanes = Names()

@@ -22,6 +22,7 @@ class Cat(enum.IntEnum):
     MEMORY = 5
     SKIPPED = 6
     UNKNOWN = 7
+    SYNC = 8  # a wait of a stream or a thread for a device (cuda_sync): never work
 
 
 CATEGORIES: dict[str, Cat] = {
@@ -40,9 +41,9 @@ CATEGORIES: dict[str, Cat] = {
     "gpu_memset": Cat.MEMORY,
     "memcpy": Cat.MEMORY,
     "memset": Cat.MEMORY,
-    # No time of their own: a cuda_sync span on a stream is a wait, not work; gpu_user_annotation mirrors kernels.
+    "cuda_sync": Cat.SYNC,
+    # No time of their own: gpu_user_annotation mirrors kernels.
     "gpu_user_annotation": Cat.SKIPPED,
-    "cuda_sync": Cat.SKIPPED,
     "cuda_event": Cat.SKIPPED,
     "cpu_instant_event": Cat.SKIPPED,
     "external_correlation": Cat.SKIPPED,
