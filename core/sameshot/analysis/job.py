@@ -14,16 +14,14 @@ from sameshot.analysis import late
 from sameshot.analysis.cause import because
 from sameshot.analysis.late import Evidence
 from sameshot.analysis.match import collective_rows, match_streams
+from sameshot.analysis.measures import DeviceTimes, NamedTime, Spread
 from sameshot.analysis.summary import (
     CaptureInfo,
-    DeviceTimes,
     MissingRank,
-    NamedTime,
     Part,
     PartTimes,
     RankRow,
     RankSummary,
-    Spread,
     StepMethod,
     Summary,
     Verdict,

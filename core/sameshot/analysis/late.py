@@ -34,7 +34,8 @@ import numpy.typing as npt
 from sameshot.analysis.cause import explain, step_excess, window_excess
 from sameshot.analysis.intervals import Ints, Spans
 from sameshot.analysis.match import Matched
-from sameshot.analysis.summary import Cause, Confidence, Lateness, LateRank, PartTimes, RankSummary, Verdict
+from sameshot.analysis.measures import Confidence
+from sameshot.analysis.summary import Cause, Lateness, LateRank, PartTimes, RankSummary, Verdict
 from sameshot.analysis.text import count, ms, percent
 
 _LEAST_STEPS = 5

@@ -10,11 +10,10 @@ import numpy as np
 from sameshot.analysis import names
 from sameshot.analysis.collect import Collective, Collector, Table
 from sameshot.analysis.intervals import EMPTY, Ints, Spans, self_segments, union
+from sameshot.analysis.measures import DeviceTimes, NamedTime
 from sameshot.analysis.names import Cat
 from sameshot.analysis.steps import Mark, infer_steps
 from sameshot.analysis.summary import (
-    DeviceTimes,
-    NamedTime,
     Part,
     PartTimes,
     RankSummary,

@@ -13,12 +13,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from sameshot.analysis import names
 from sameshot.analysis.cause import because
 from sameshot.analysis.job import DATA_WAIT_CAVEAT, PART_WORDS
+from sameshot.analysis.measures import DeviceTimes, NamedTime
 from sameshot.analysis.summary import (
     Cause,
     CollectiveRow,
-    DeviceTimes,
     LateRank,
-    NamedTime,
     Part,
     PartTimes,
     RankRow,
@@ -184,7 +183,7 @@ def _shown(summary: Summary) -> list[RankRow]:
 def parts_bars(parts: PartTimes) -> list[Bar]:
     whole = parts.total
     return [
-        Bar(f"p-{part.value}", PART_TITLES[part], value / whole, f"{ms(value)} {PART_WORDS[part]}")
+        Bar(f"p-{part}", PART_TITLES[part], value / whole, f"{ms(value)} {PART_WORDS[part]}")
         for part in Part
         if whole and (value := parts.get(part)) > 0
     ]
@@ -268,8 +267,8 @@ def _timeline(summary: Summary, shown: list[RankRow]) -> tuple[list[Lane], list[
                     Box(
                         round(at / whole * _WIDTH, 2),
                         round(length / whole * _WIDTH, 2),
-                        f"p-{part.value}",
-                        f"{rank.label}: {PART_TITLES[part]} for about {ms(length)}",
+                        f"p-{part}",
+                        f"{rank.label}: {PART_TITLES[Part(part)]} for about {ms(length)}",
                     )
                 )
                 at += length
@@ -342,6 +341,6 @@ def _excess(rank: LateRank) -> list[Bar]:
     values = [(part, rank.excess.get(part)) for part in Part if abs(rank.excess.get(part)) >= 50_000]
     top = max((abs(value) for _, value in values), default=1)
     return [
-        Bar(f"p-{part.value}", PART_TITLES[part], value / top, f"{'+' if value > 0 else ''}{ms(value)}")
+        Bar(f"p-{part}", PART_TITLES[part], value / top, f"{'+' if value > 0 else ''}{ms(value)}")
         for part, value in values
     ]

@@ -11,7 +11,8 @@ import numpy as np
 
 from sameshot.analysis import names
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.summary import Confidence, StepMethod, Steps
+from sameshot.analysis.measures import Confidence
+from sameshot.analysis.summary import StepMethod, Steps
 
 _LEAST_TO_PAIR = 8  # gaps; uneven steps look like pairs by chance in fewer
 _CLEARLY_LONGER = 1.5

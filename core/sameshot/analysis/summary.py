@@ -12,23 +12,32 @@ import enum
 
 import msgspec
 
+from sameshot.analysis.measures import (
+    BandwidthRow,
+    Clocks,
+    CommunicationRow,
+    Confidence,
+    CopyRow,
+    DataWait,
+    DeviceTimes,
+    Group,
+    HostBound,
+    IdleRow,
+    Imbalance,
+    KernelRow,
+    Launches,
+    NamedTime,
+    Pause,
+    QueueRow,
+    SlowLink,
+    Spread,
+    Straggler,
+    ns,
+)
 from sameshot.model import Identity
-
-
-def _ns(*fields: str) -> dict[str, str]:
-    """How times are called in JSON: there the unit stands in the name, as in the manifest."""
-    return {field: f"{field}_ns" for field in fields}
-
 
 RANK_SCHEMA = "sameshot.dev/rank-summary/v1"
 SUMMARY_SCHEMA = "sameshot.dev/summary/v1"
-
-
-class Confidence(enum.StrEnum):
-    HIGH = "high"
-    MEDIUM = "medium"
-    LOW = "low"
-    NONE = "none"  # not known at all
 
 
 class Part(enum.StrEnum):
@@ -45,7 +54,7 @@ class Part(enum.StrEnum):
 class PartTimes(
     msgspec.Struct,
     frozen=True,
-    rename=_ns("operators", "communication", "data_wait", "runtime", "backward_thread", "untraced"),
+    rename=ns("operators", "communication", "data_wait", "runtime", "backward_thread", "untraced"),
 ):
     """Time per part, in ns. The sum is the length of the window (or of the step)."""
 
@@ -65,37 +74,13 @@ class PartTimes(
         return value
 
 
-class DeviceTimes(msgspec.Struct, frozen=True, rename=_ns("compute", "communication", "memory", "idle", "overlapped")):
-    """How the GPUs of one rank spent the window, in ns. The sum is the window."""
-
-    compute: int  # a kernel that is not communication runs
-    communication: int  # only communication kernels run; waiting for late ranks is in here
-    memory: int  # only copies or memsets run
-    idle: int
-    kernels: int  # how many
-    overlapped: int  # communication that ran while compute ran as well (inside `compute`)
-
-    @property
-    def total(self) -> int:
-        return self.compute + self.communication + self.memory + self.idle
-
-
-class NamedTime(msgspec.Struct, frozen=True, rename=_ns("total", "self_time")):
-    """One name with its count, whole duration and self time (without its children), in ns."""
-
-    name: str
-    count: int
-    total: int
-    self_time: int
-
-
 class StepMethod(enum.StrEnum):
     PROFILER_STEP = "profiler_step"
     OPTIMIZER = "optimizer"
     UNKNOWN = "unknown"
 
 
-class Steps(msgspec.Struct, frozen=True, rename=_ns("edges")):
+class Steps(msgspec.Struct, frozen=True, rename=ns("edges")):
     """Training steps inside the window. `edges` has one moment more than there are whole steps."""
 
     method: StepMethod
@@ -109,7 +94,7 @@ class Steps(msgspec.Struct, frozen=True, rename=_ns("edges")):
         return max(len(self.edges) - 1, 0)
 
 
-class Stream(msgspec.Struct, frozen=True, rename=_ns("start", "dur")):
+class Stream(msgspec.Struct, frozen=True, rename=ns("start", "dur")):
     """The collectives of one rank on one process group (or GPU stream, or all gloo threads), in order of start.
 
     Parallel columns: `signature` indexes `signatures` (kind, size and type as far as the trace says). `left_out` counts
@@ -127,10 +112,10 @@ class Stream(msgspec.Struct, frozen=True, rename=_ns("start", "dur")):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """The main thread at the resolution of a screen: runs of (part, number of buckets)."""
+    """A thread or the device at the resolution of a screen: runs of (what filled most of it, number of buckets)."""
 
     buckets: int  # how many the window was cut into
-    runs: tuple[tuple[Part, int], ...]
+    runs: tuple[tuple[str, int], ...]
 
 
 class TraceFacts(msgspec.Struct, frozen=True):
@@ -162,6 +147,17 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
     steps: Steps
     streams: tuple[Stream, ...]
     timeline: Timeline | None
+    idle: tuple[IdleRow, ...] = ()
+    kernel_rows: tuple[KernelRow, ...] = ()
+    copies: tuple[CopyRow, ...] = ()
+    launches: Launches | None = None
+    queues: tuple[QueueRow, ...] = ()
+    host_bound: HostBound | None = None
+    data_wait: DataWait | None = None
+    pauses: tuple[Pause, ...] = ()
+    groups: tuple[Group, ...] = ()
+    communication: tuple[CommunicationRow, ...] = ()
+    device_timeline: Timeline | None = None
 
     @property
     def label(self) -> str:
@@ -172,18 +168,7 @@ class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
         return self.window_end_ns - self.window_start_ns
 
 
-class Spread(msgspec.Struct, frozen=True, rename=_ns("median", "p10", "p90", "minimum", "maximum")):
-    """A distribution in ns; None where there was nothing to measure."""
-
-    count: int
-    median: int
-    p10: int
-    p90: int
-    minimum: int
-    maximum: int
-
-
-class CaptureInfo(msgspec.Struct, frozen=True, rename=_ns("asked_window")):
+class CaptureInfo(msgspec.Struct, frozen=True, rename=ns("asked_window")):
     """Where the traces came from; copied from the manifest."""
 
     capture_id: str
@@ -211,7 +196,7 @@ class MissingRank(msgspec.Struct, frozen=True):
     detail: str
 
 
-class RankRow(msgspec.Struct, frozen=True, rename=_ns("window", "starts_after", "waited", "lateness_per_step")):
+class RankRow(msgspec.Struct, frozen=True, rename=ns("window", "starts_after", "waited", "lateness_per_step")):
     """One rank in the report."""
 
     label: str
@@ -241,10 +226,21 @@ class RankRow(msgspec.Struct, frozen=True, rename=_ns("window", "starts_after", 
     untraced_python: tuple[NamedTime, ...]
     timeline: Timeline | None
     trace: TraceFacts
+    idle: tuple[IdleRow, ...] = ()
+    kernel_rows: tuple[KernelRow, ...] = ()
+    copies: tuple[CopyRow, ...] = ()
+    launches: Launches | None = None
+    queues: tuple[QueueRow, ...] = ()
+    host_bound: HostBound | None = None
+    data_wait: DataWait | None = None
+    pauses: tuple[Pause, ...] = ()
+    communication: tuple[CommunicationRow, ...] = ()
+    device_timeline: Timeline | None = None
+    step_edges: tuple[int, ...] = msgspec.field(name="step_edges_ns", default=())
 
 
 class CollectiveRow(
-    msgspec.Struct, frozen=True, rename=_ns("wait", "transfer", "mean_wait", "mean_transfer", "longest_wait")
+    msgspec.Struct, frozen=True, rename=ns("wait", "transfer", "mean_wait", "mean_transfer", "longest_wait")
 ):
     """One kind of collective of one group over all ranks that could be matched. Waits are summed over ranks."""
 
@@ -263,7 +259,7 @@ class CollectiveRow(
     last_arriver_share: float | None
 
 
-class Alignment(msgspec.Struct, frozen=True, rename=_ns("residual", "clock_offset")):
+class Alignment(msgspec.Struct, frozen=True, rename=ns("residual", "clock_offset")):
     """How the collectives of two ranks were matched."""
 
     stream: str
@@ -292,7 +288,7 @@ class Cause(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class LateRank(msgspec.Struct, frozen=True, rename=_ns("lateness_per_step")):
+class LateRank(msgspec.Struct, frozen=True, rename=ns("lateness_per_step")):
     """A rank that holds the others up."""
 
     label: str
@@ -308,7 +304,7 @@ class LateRank(msgspec.Struct, frozen=True, rename=_ns("lateness_per_step")):
     sentence: str
 
 
-class Lateness(msgspec.Struct, frozen=True, rename=_ns("step_time", "threshold")):
+class Lateness(msgspec.Struct, frozen=True, rename=ns("step_time", "threshold")):
     """Which rank is late. `reason` says why the verdict is what it is; the thresholds used stand beside it."""
 
     verdict: Verdict
@@ -322,7 +318,7 @@ class Lateness(msgspec.Struct, frozen=True, rename=_ns("step_time", "threshold")
     method: str
 
 
-class Summary(msgspec.Struct, frozen=True, kw_only=True, rename=_ns("common_window")):
+class Summary(msgspec.Struct, frozen=True, kw_only=True, rename=ns("common_window")):
     """The whole answer: what `summary.json` holds and `report.html` shows."""
 
     schema: str = SUMMARY_SCHEMA
@@ -348,6 +344,15 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename=_ns("common_wind
     collectives: tuple[CollectiveRow, ...]
     alignments: tuple[Alignment, ...]
     notes: tuple[str, ...]
+    clocks: Clocks | None = None
+    stragglers: tuple[Straggler, ...] = ()
+    waiting: int | None = msgspec.field(
+        name="waiting_ns", default=None
+    )  # all waiting at matched collectives, summed over ranks
+    bandwidth: tuple[BandwidthRow, ...] = ()
+    slow_links: tuple[SlowLink, ...] = ()
+    imbalance: tuple[Imbalance, ...] = ()
+    groups: tuple[Group, ...] = ()
 
     @property
     def missing_ranks(self) -> tuple[str, ...]:
