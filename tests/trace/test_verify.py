@@ -7,6 +7,8 @@ import hashlib
 import io
 import json
 import pickle
+import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,11 @@ from sameshot.trace import outline, scan
 from sameshot.trace.events import Event
 from sameshot.trace.read import read_trace
 from sameshot.trace.verify import Expectation, VerifiedTrace, verify
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 UUID = "0199c0de-0000-7000-8000-000000000001"
 OTHER = "0199c0de-0000-7000-8000-000000000002"
@@ -568,10 +575,69 @@ def test_a_fault_inside_a_sound_gzip_stream_is_told_in_decoded_bytes() -> None:
     assert (found.kind, found.byte_offset, found.event_index) == (InvalidKind.JSON, data.index(b"\x01"), 1)
 
 
-def test_zstd_is_named_not_misread() -> None:
-    found = fault(b"\x28\xb5\x2f\xfd" + b"x" * 100)
-    assert found.kind is InvalidKind.COMPRESSION
-    assert "zstd" in found.detail
+def zst(data: bytes, **parameters: int) -> bytes:
+    """As the zstd program packs: with a checksum."""
+    options = {zstd.CompressionParameter.checksum_flag: 1}
+    return zstd.compress(data, options=options | {zstd.CompressionParameter[k]: v for k, v in parameters.items()})
+
+
+def test_a_zstd_source_is_read_like_a_plain_one_and_stored_as_gzip(tmp_path: Path) -> None:
+    data = make_trace(UUID, events=3000)
+    source, stored = tmp_path / "x.json", tmp_path / "stored"  # the content decides, not the name
+    source.write_bytes(zst(data))
+    for size in (64, 1000, 1 << 20):
+        read = verify(source, BY_BYTES, block_size=size)
+        assert read.encoding is None
+        assert (read.size, read.sha256) == (len(zst(data)), hashlib.sha256(zst(data)).hexdigest())
+        found = verify(source, BY_BYTES, store_as=stored, block_size=size)
+        assert found.encoding is Encoding.GZIP
+        assert gzip.decompress(stored.read_bytes()) == data
+        assert (found.size, found.sha256) == (stored.stat().st_size, hashlib.sha256(stored.read_bytes()).hexdigest())
+        assert found.raw_sha256 == read.raw_sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_damage_to_a_zstd_stream_is_named_whatever_it_decodes_to() -> None:
+    packed = zst(make_trace(UUID, events=200))
+    for size in (100, 1 << 20):
+        for at in range(20, len(packed), 97):
+            hit = bytearray(packed)
+            hit[at] ^= 0x10
+            found = fault(bytes(hit), BY_BYTES, block_size=size)
+            assert found.kind is InvalidKind.COMPRESSION, at
+            assert found.byte_offset is not None
+    for cut in (5, 12, 500, len(packed) - 5, len(packed) - 1):
+        found = fault(packed[:cut])
+        assert found.kind is InvalidKind.COMPRESSION
+        assert "zstd" in found.detail
+    garbage = fault(b"\x28\xb5\x2f\xfd" + b"x" * 100)
+    assert (garbage.kind, garbage.byte_offset) == (InvalidKind.COMPRESSION, 0)
+
+
+def test_anything_after_a_zstd_frame_is_refused() -> None:
+    data = make_trace()
+    packed = zst(data)
+    for rest in (packed, b"\0", b"text"):
+        for size in (64, len(packed), 1 << 20):
+            found = fault(packed + rest, block_size=size)
+            assert (found.kind, found.byte_offset) == (InvalidKind.COMPRESSION, len(data))
+    check(packed)
+
+
+def test_a_zstd_file_that_wants_more_memory_than_we_give_is_refused() -> None:
+    def frame(window_log: int) -> bytes:
+        packer = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: window_log})
+        return packer.compress(make_trace()[:-1], packer.FLUSH_BLOCK) + packer.compress(b"}", packer.FLUSH_FRAME)
+
+    check(frame(27))  # zstd --long
+    found = fault(frame(28))
+    assert (found.kind, found.byte_offset) == (InvalidKind.COMPRESSION, 0)
+    bomb = zst(b"[" + b" " * (64 << 20) + b"]")
+    tracemalloc.start()
+    try:
+        assert fault(bomb).kind is InvalidKind.EMPTY
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
 
 
 # -- seams ----------------------------------------------------------------------------------------------------------

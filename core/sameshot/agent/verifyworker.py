@@ -71,7 +71,7 @@ def do(job: Job) -> Answer:
         verified = Verified(
             stored_size=found.size,
             stored_sha256=found.sha256,
-            encoding=found.encoding,
+            encoding=job.encoding,
             raw_size=found.raw_size,
             raw_sha256=found.raw_sha256,
             window_start_ns=found.window_start_ns,

@@ -52,7 +52,7 @@ _ClickException: type[typer.BadParameter] = next(
 
 
 # What only some commands need; a plain install can talk to a coordinator without them.
-_EXTRAS = {"isal", "jinja2", "numpy", "obstore"}
+_EXTRAS = {"backports", "backports.zstd", "isal", "jinja2", "numpy", "obstore", "pyarrow"}
 
 
 class Terminated(SystemExit):

@@ -127,7 +127,7 @@ def _trace_problem(stored: _Tally, identity: Identity, artifact: Artifact | None
             f"{artifact.raw_size} with {artifact.raw_sha256}"
         )
     if found.encoding is not artifact.encoding:
-        return f"is stored as {found.encoding}, the manifest states {artifact.encoding}"
+        return f"is stored as {found.encoding or 'something else'}, the manifest states {artifact.encoding}"
     off_ns = max(
         abs(found.window_start_ns - artifact.window_start_ns), abs(found.window_end_ns - artifact.window_end_ns)
     )

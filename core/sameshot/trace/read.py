@@ -10,7 +10,7 @@ from sameshot.trace.verify import VerifiedTrace, verify
 
 
 def read_trace(source: Path | BinaryIO, sink: EventSink) -> VerifiedTrace:
-    """Hand every event of a plain or gzip trace to `sink`, block by block, in bounded memory.
+    """Hand every event of a plain, gzip or zstd trace to `sink`, block by block, in bounded memory.
 
     What the sink got counts only once this has returned: a later byte may prove the trace broken (`TraceError`).
     """

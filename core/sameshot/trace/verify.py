@@ -24,7 +24,7 @@ from sameshot.trace.decode import Decoded, decode_full, decode_lean
 from sameshot.trace.events import Event, EventSink
 from sameshot.trace.header import WANTED, Header
 from sameshot.trace.scan import MAX_PIECE, DocumentScanner
-from sameshot.trace.source import Source, Store
+from sameshot.trace.source import Packing, Source, Store
 from sameshot.trace.window import Window
 
 BLOCK_SIZE = 256 << 10
@@ -47,8 +47,9 @@ class VerifiedTrace(msgspec.Struct, frozen=True):
     """What a complete pass over a trace has shown.
 
     `raw_*` describe the decoded JSON bytes; `size`, `sha256` and `encoding` the stored ones: those written to
-    `store_as`, else the source as it is. `window_*_ns` are CLOCK_REALTIME of the host that recorded: `base_time_ns` (0
-    where the trace states none: older traces count from the epoch) + first start / last end of a recorded event.
+    `store_as`, else the source as it is (`encoding` None: zstd, which is read but never stored). `window_*_ns` are
+    CLOCK_REALTIME of the host that recorded: `base_time_ns` (0 where the trace states none: older traces count from the
+    epoch) + first start / last end of a recorded event.
     `events` counts recorded events (see window.py), `elements` all of `traceEvents`.
     """
 
@@ -56,7 +57,7 @@ class VerifiedTrace(msgspec.Struct, frozen=True):
     raw_sha256: str
     size: int
     sha256: str
-    encoding: Encoding
+    encoding: Encoding | None
     window_start_ns: int
     window_end_ns: int
     base_time_ns: int | None
@@ -78,7 +79,7 @@ def verify(
     sink: EventSink | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> VerifiedTrace:
-    """Read all of `source`, plain or gzip, and prove that it is the expected worker's trace.
+    """Read all of `source`, plain, gzip or zstd, and prove that it is the expected worker's trace.
 
     With `store_as` the bytes are also written there as `encoding` (a gzip source is copied as it is); whatever goes
     wrong, that file is removed again. `sink` is handed every block of events while later bytes are still unproven.
@@ -91,10 +92,10 @@ def verify(
         origin = Source(file, block_size)
         store = None
         if store_as is not None:
-            packs = encoding is Encoding.GZIP and origin.encoding is Encoding.IDENTITY
+            packs = encoding is Encoding.GZIP and origin.packing is not Packing.GZIP
             store = Store(store_as, compress=packs)
         try:
-            found = _Pass(origin, store, copies=encoding is origin.encoding, sink=sink).run(expect)
+            found = _Pass(origin, store, copies=encoding is origin.packing.encoding, sink=sink).run(expect)
             if store is not None:
                 store.close()
                 found = msgspec.structs.replace(found, size=store.size, sha256=store.sha256, encoding=encoding)
@@ -133,7 +134,7 @@ class _Pass:
             self._check(expect)
         except TraceError as error:
             # A damaged stream explains any nonsense it decodes to, so look for damage first.
-            if error.kind != InvalidKind.COMPRESSION and self._origin.encoding is Encoding.GZIP:
+            if error.kind != InvalidKind.COMPRESSION and self._origin.packing is not Packing.PLAIN:
                 for _ in blocks:
                     pass
             raise
@@ -209,8 +210,8 @@ class _Pass:
             raw_size=self._raw_size,
             raw_sha256=raw_sha256,
             size=origin.size,
-            sha256=origin.sha256 if origin.encoding is Encoding.GZIP else raw_sha256,
-            encoding=origin.encoding,
+            sha256=raw_sha256 if origin.packing is Packing.PLAIN else origin.sha256,
+            encoding=origin.packing.encoding,
             window_start_ns=base + window.start_ns,
             window_end_ns=base + window.end_ns,
             base_time_ns=header.base_time_ns,
@@ -227,6 +228,8 @@ class _Pass:
         window = self._window
         if window.untimed:
             yield f"{window.untimed} events without a usable time"
+        if window.endless:
+            yield f"{window.endless} events without an end, counted as instants"
         if window.negative_durations:
             yield f"{window.negative_durations} events of negative duration, counted as 0"
         if window.is_lossy:
