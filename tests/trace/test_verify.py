@@ -403,6 +403,24 @@ def test_what_kineto_warns_about_is_handed_on() -> None:
     assert "without a usable time" in check(trace_of(event(ts="soon"), event())).warnings[0]
 
 
+@pytest.mark.parametrize("sink", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_function_that_never_returned_does_not_stretch_the_window_to_the_end_of_time(sink: bool, first: bool) -> None:
+    """Kineto then writes the largest int64 as its end, which no longer fits into a message or a manifest."""
+    base = 1_790_857_026_000_000_000
+    endless = event(cat="python_function", name="train.py(43): main", dur=((1 << 63) - 1 - base) / 1000 - 5.5)
+    others = [event(), event(ts=9.5)]
+    data = trace_of(*([endless, *others] if first else [*others, endless]), baseTimeNanoseconds=base)
+    found = check(data, sink=Collected() if sink else None)
+    assert (found.window_start_ns, found.window_end_ns) == (base + 5_500, base + 10_750)
+    assert found.events == 3
+    assert found.warnings == ("1 events without an end, counted as instants",)
+
+
+def test_an_absurd_base_time_is_none() -> None:
+    assert check(trace_of(event(), baseTimeNanoseconds=(1 << 63) - 1)).base_time_ns is None
+
+
 # -- identity -------------------------------------------------------------------------------------------------------
 
 

@@ -61,7 +61,7 @@ class Header:
             self._job_names.append((self.job_name, offset))
         elif key == HOST_NAME and isinstance(value, str):
             self.host_name = value
-        elif key == BASE_TIME and type(value) is int and abs(value) < 1 << 63:
+        elif key == BASE_TIME and type(value) is int and abs(value) < 1 << 62:
             self.base_time_ns = value
         elif key == WARNING:
             self.warnings += [str(text)[:_MAX_TEXT] for text in (value if isinstance(value, list) else [value])]

@@ -8,7 +8,8 @@ Recorded events are what the profiler saw the process do. These are not:
 
 A trace without recorded events is empty however long it is. Times are integer nanoseconds: integer µs × 1000,
 fractional µs → nearest ns (exact while |ts| < 2^43 µs), decimal text exactly. An event whose time is missing or not a
-number is recorded but moves no border; a negative duration counts as none.
+number is recorded but moves no border; a negative duration counts as none. So does one without end: Kineto gives a
+Python function that it never saw return the largest int64 as its end (torch 2.13, once in 2,400 traces with stacks).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ NOT_RECORDED_PHASES = frozenset({"M", "s", "t", "f"})
 NOT_RECORDED_CATEGORIES = frozenset({"Trace", "overhead"})
 _MARKS = ("Iteration Start", "Record Window End")
 
-_FAR = 1 << 63
+_FAR = 1 << 62  # ns: base time plus start plus duration still fit into int64
 _FAR_US = float(_FAR // 1000)
 _CLOSE_US = 0.02  # far more than float64 loses in ts + dur, for every |ts| that is exact in it
 _EXACT_US = float(1 << 43)
@@ -34,7 +35,7 @@ _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(
 
 
 def to_ns(value: Any) -> int | None:
-    """Microseconds as written in a trace → integer ns; None when that is no usable time (beyond ± 2^63 ns)."""
+    """Microseconds as written in a trace → integer ns; None when that is no usable time (beyond ± 2^62 ns)."""
     if value.__class__ is float:
         ns = round(value * 1000.0) if math.isfinite(value * 1000.0) else None
     elif value.__class__ is int:
@@ -66,6 +67,7 @@ class Window:
         self.end_ns = -_FAR
         self.negative_durations = 0
         self.untimed = 0  # recorded events without a usable start
+        self.endless = 0  # events whose end lies beyond all time
         self.is_lossy = False  # a border is a float so large that it no longer carries single ns
         # The same borders in µs, for a quick comparison of numbers: whatever does not pass them moves no border.
         self._early: float = math.inf
@@ -124,12 +126,16 @@ class Window:
         if start is None:
             self.untimed += 1
             return
-        length = to_ns(dur) or 0
+        length = to_ns(dur)
+        if length is None:
+            self.endless += isinstance(dur, int | float) and dur > 0
+            length = 0
         if length < 0:
             self.negative_durations += 1
             length = 0
         end = start + length
         if end >= _FAR:
+            self.endless += 1
             end = start
         lossy = ts.__class__ is float and abs(ts) > _EXACT_US
         if start < self.start_ns:
