@@ -322,6 +322,14 @@ class InvalidKind(enum.StrEnum):
     IDENTITY = "identity"  # another registration uuid or rank
     LIMIT = "limit"  # a single value larger than the verifier reads at once: neither proven right nor wrong
 
+    @property
+    def reason(self) -> FailureReason:
+        """What it means for the target whose trace that was to be."""
+        return _REASONS.get(self, FailureReason.INVALID)
+
+
+_REASONS = {InvalidKind.EMPTY: FailureReason.EMPTY, InvalidKind.IDENTITY: FailureReason.WRONG_IDENTITY}
+
 
 class RawBytes(msgspec.Struct, frozen=True):
     """The bytes of a trace that failed verification, kept beside the failure record."""

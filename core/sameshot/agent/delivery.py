@@ -28,8 +28,6 @@ log = logging.getLogger(__name__)
 # config was fetched, and asks a second time where it takes a window for dropped.
 LATE_START_NS = 250_000_000
 
-_REASONS = {InvalidKind.EMPTY: FailureReason.EMPTY, InvalidKind.IDENTITY: FailureReason.WRONG_IDENTITY}
-
 
 class _GivenUp(Exception):
     """The delivery ends here: `reason`, and whether the raw bytes may still be archived beside the failure."""
@@ -131,8 +129,7 @@ class Delivery:
                 detail = f"Reading its {size} bytes did not end within its allowance. {_kept(target)}"
                 raise _GivenUp(FailureReason.VERIFY_TIMEOUT, detail) from None
             except TraceError as error:
-                reason = _REASONS.get(InvalidKind(error.kind), FailureReason.INVALID)
-                raise _GivenUp(reason, str(error), archive_raw=True) from error
+                raise _GivenUp(InvalidKind(error.kind).reason, str(error), archive_raw=True) from error
             except VerifierBroke as error:
                 raise _GivenUp(FailureReason.VERIFY_FAILED, str(error), archive_raw=True) from error
             except OSError as error:

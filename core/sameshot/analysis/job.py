@@ -158,7 +158,7 @@ def _capture(manifest: Manifest, location: str) -> CaptureInfo:
         series=capture.job.series,
         outcome=capture.outcome.value,
         world_size=capture.world_size,
-        asked_window=capture.spec.duration_ms * 1_000_000 if captured else None,
+        asked_window=None if capture.spec is None or not captured else capture.spec.duration_ms * 1_000_000,
         frozen_at=capture.frozen_at,
     )
 
@@ -211,8 +211,8 @@ def _common_window(ranks: Sequence[RankSummary]) -> int | None:
 def _warnings(
     manifest: Manifest, ranks: Sequence[RankSummary], targets: dict[str, Target], common: int | None
 ) -> Iterable[str]:
-    captured = manifest.capture.provenance is Provenance.CAPTURED
-    asked = manifest.capture.spec.duration_ms * 1_000_000 if captured else 0
+    spec = manifest.capture.spec if manifest.capture.provenance is Provenance.CAPTURED else None
+    asked = spec.duration_ms * 1_000_000 if spec is not None else 0
     window = asked or int(np.median([rank.window for rank in ranks] or [0]))
     if len(ranks) > 1 and common is not None:
         if common <= 0:

@@ -8,7 +8,7 @@ from sameshot import manifest
 from sameshot.api.views import CaptureView
 from sameshot.errors import NotFound
 from sameshot.manifest import Manifest
-from sameshot.model import CaptureState, JobRef, TargetFact, TargetState
+from sameshot.model import CaptureSpec, CaptureState, JobRef, TargetFact, TargetState
 from sameshot.storage import Storage
 
 
@@ -45,7 +45,7 @@ def view_of(read: Manifest, uri: str) -> CaptureView:
         caller=capture.caller,
         request_key=capture.request_key or "",
         n=capture.n,
-        spec=capture.spec,
+        spec=capture.spec or CaptureSpec(),
         state=CaptureState(capture.outcome.value),
         backend=capture.backend,
         world_size=capture.world_size,

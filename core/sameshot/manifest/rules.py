@@ -120,6 +120,8 @@ def _check_capture(capture: Capture) -> None:
     for name, value in (("n", capture.n), ("job.attempt", capture.job.attempt)):
         if value < 0:
             refuse(f"capture.{name} is {value}")
+    if capture.spec is None and capture.provenance is Provenance.CAPTURED:
+        refuse("it does not say what was to be recorded (capture.spec)")
     _check_int64("capture.start_at_ns", capture.start_at_ns)
     for name, moment in (("frozen_at", capture.frozen_at), ("converged_at", capture.converged_at)):
         if moment is not None and not _is_timestamp(moment):

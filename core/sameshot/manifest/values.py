@@ -51,7 +51,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int | None
     backend: str
     generation: str | None = None
-    spec: CaptureSpec
+    spec: CaptureSpec | None  # None: imported, nobody knows what was asked for
     start_at_ns: int | None = None
     common_window_ns: int | None = None
     frozen_at: str | None = None

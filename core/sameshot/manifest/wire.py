@@ -135,8 +135,10 @@ def _unknown(raw: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _decode_capture(raw: dict[str, Any]) -> Capture:
-    spec = _member(raw, "spec", dict, "capture")
-    known = {name: value for name, value in spec.items() if name in CaptureSpec.__struct_fields__}
+    known = None
+    if "spec" not in raw or raw["spec"] is not None:
+        spec = _member(raw, "spec", dict, "capture")
+        known = {name: value for name, value in spec.items() if name in CaptureSpec.__struct_fields__}
     numbers = _from_decimals(raw, "capture", "start_at_ns", "common_window_ns")
     return _convert(raw | numbers | {"spec": known}, Capture, "capture")
 
