@@ -8,10 +8,11 @@ import msgspec
 import pytest
 from gloo_job import FETCH, OPTIMIZER, span
 
-from sameshot.analysis.collect import Collector
+from sameshot.analysis.frame import FrameBuilder
 from sameshot.analysis.rank import summarise
 from sameshot.analysis.summary import DeviceTimes, Part, PartTimes, RankSummary
 from sameshot.model import Identity
+from sameshot.trace.columns.build import ColumnBuilder
 from sameshot.trace.events import Event
 from sameshot.trace.window import Window
 
@@ -19,12 +20,14 @@ MS = 1_000_000
 
 
 def summary_of(*events: dict[str, Any], base_ns: int = 0) -> RankSummary:
-    collector, window = Collector(), Window()
+    frames, window = FrameBuilder(), Window()
+    columns = ColumnBuilder(frames)
     for event in msgspec.convert(list(events), list[Event]):
-        collector.block([event])
+        columns.block([event])
         window.add([event])
+    frames.oddities.update(columns.oddities)
     return summarise(
-        collector,
+        frames.frame(),
         target_id="t",
         identity=Identity(rank=0),
         base_ns=base_ns,
@@ -107,7 +110,13 @@ def test_gpu_time_is_split_without_overlap_and_a_wait_on_a_stream_is_no_work() -
         kernel("Stream Wait Event", 70, 25, 7, cat="cuda_sync"),
     )
     assert found.device == DeviceTimes(
-        compute=40 * MS, communication=20 * MS, memory=10 * MS, idle=30 * MS, kernels=2, overlapped=10 * MS
+        compute=40 * MS,
+        communication=20 * MS,
+        memory=10 * MS,
+        idle=30 * MS,
+        kernels=2,
+        overlapped=10 * MS,
+        hidden_memory=5 * MS,
     )
     assert [stream.source for stream in found.streams] == ["nccl"]
     assert found.streams[0].signatures == ("all_reduce",)
@@ -159,10 +168,10 @@ def test_unknown_categories_are_counted_and_named() -> None:
     ("strange", "oddity"),
     [
         ({"dur": -5}, "negative duration, left out"),
-        ({"dur": None}, "no duration, left out"),
-        ({"ts": "soon"}, "unusable timestamp, left out"),
-        ({"ts": 2**70}, "unusable timestamp, left out"),
-        ({"dur": 1e300}, "unusable duration, left out"),
+        ({"dur": None}, "no usable duration, left out"),
+        ({"ts": "soon"}, "no usable timestamp, left out"),
+        ({"ts": 2**70}, "no usable timestamp, left out"),
+        ({"dur": 1e300}, "no usable duration, left out"),
     ],
 )
 def test_strange_values_are_counted_and_left_out(strange: dict[str, Any], oddity: str) -> None:

@@ -138,7 +138,7 @@ def test_what_an_oddity_hides_is_said(shared_data: Path) -> None:
         return [rank.trace.oddities for rank in analysed(*sorted((folder / name).iterdir()))[0]]
 
     assert oddities("00_ok") == [{}, {}]
-    assert any("no duration, left out" in found for found in oddities("11_dur_missing_one_kernel"))
+    assert any("no usable duration, left out" in found for found in oddities("11_dur_missing_one_kernel"))
     assert any("negative duration, left out" in found for found in oddities("12_negative_dur"))
     assert any("timestamp written as text" in found for found in oddities("13_ts_strings"))
 

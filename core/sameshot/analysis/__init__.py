@@ -8,8 +8,9 @@ or, fanned out by a workflow engine:
     one = map_rank(stream, target)                            # one verified trace → small RankSummary
     summary = reduce_ranks(manifest, [one, …])                # all of them → job-wide Summary
 
-`collect` decodes, `rank` breaks one trace down, `align` and `match` find the same collective on all ranks, `late`
-decides who is late and `cause` why, `job` puts it together, `report` draws it, `run` does the reading and writing.
+`frame` holds one trace, `rank` breaks it down (`host`, `device`, `communication`), `align` and `match` find the same
+collective on all ranks, `late` decides who is late and `cause` why, `job` puts it together, `report` draws it, `run`
+does the reading and writing.
 """
 
 from __future__ import annotations

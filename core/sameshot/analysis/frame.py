@@ -273,6 +273,8 @@ class FrameBuilder:
         parts.clear()
         pid, tid = columns.pop("pid"), columns.pop("tid")
         columns["lane"] = self._lanes(cat, columns, pid, tid, lanes)
+        if (nameless := columns["name"] == NO_CODE).any():
+            columns["name"] = np.where(nameless, np.int32(self._words.name.code("")), columns["name"])
         order = np.lexsort((-columns["end"], columns["start"]))
         return Rows(**{name: column[order] for name, column in columns.items()})
 

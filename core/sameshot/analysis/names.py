@@ -25,34 +25,52 @@ class Cat(enum.IntEnum):
     SYNC = 8  # a wait of a stream or a thread for a device (cuda_sync): never work
 
 
+# Lower case. Kineto's own (libkineto include/ActivityType.h, `_activityTypeNames`), for every vendor; the capitalised
+# ones of older traces are the same words ("Kernel", "Memcpy"), or stand here as well ("Operator", "Runtime"); phases
+# other than X have categories, too, which stand here so that nobody takes them for unknown.
 CATEGORIES: dict[str, Cat] = {
     "cpu_op": Cat.OPERATOR,
     "operator": Cat.OPERATOR,
     "user_annotation": Cat.ANNOTATION,
     "python_function": Cat.PYTHON,
+    # Calls into a vendor's runtime or driver, on the host. AMD's are written as cuda_runtime.
     "cuda_runtime": Cat.RUNTIME,
     "cuda_driver": Cat.RUNTIME,
     "runtime": Cat.RUNTIME,
     "xpu_runtime": Cat.RUNTIME,
+    "xpu_driver": Cat.RUNTIME,
     "mtia_runtime": Cat.RUNTIME,
+    "glow_runtime": Cat.RUNTIME,
+    "hpu_op": Cat.RUNTIME,
     "privateuse1_runtime": Cat.RUNTIME,
+    "privateuse1_driver": Cat.RUNTIME,
+    # Work on a device. AMD's, Intel's and privateuse1 backends' kernels and copies are called as NVIDIA's.
     "kernel": Cat.KERNEL,
+    "mtia_ccp_events": Cat.KERNEL,
     "gpu_memcpy": Cat.MEMORY,
     "gpu_memset": Cat.MEMORY,
     "memcpy": Cat.MEMORY,
     "memset": Cat.MEMORY,
     "cuda_sync": Cat.SYNC,
-    # No time of their own: gpu_user_annotation mirrors kernels.
+    "xpu_sync": Cat.SYNC,
+    # No time of their own: they mirror kernels or calls, or are samples, marks and arrows.
     "gpu_user_annotation": Cat.SKIPPED,
+    "collective_comm": Cat.SKIPPED,
     "cuda_event": Cat.SKIPPED,
+    "cuda_profiler_range": Cat.SKIPPED,
     "cpu_instant_event": Cat.SKIPPED,
     "external_correlation": Cat.SKIPPED,
+    "hardware_counters": Cat.SKIPPED,
+    "mtia_counters": Cat.SKIPPED,
+    "mtia_insight": Cat.SKIPPED,
+    "xpu_scope_profiler": Cat.SKIPPED,
     "overhead": Cat.SKIPPED,
     "trace": Cat.SKIPPED,
     "ac2g": Cat.SKIPPED,
     "async": Cat.SKIPPED,
     "async_cpu_to_gpu": Cat.SKIPPED,
     "async_gpu": Cat.SKIPPED,
+    "async_npu": Cat.SKIPPED,
     "fwdbwd": Cat.SKIPPED,
     "": Cat.SKIPPED,
 }
@@ -73,6 +91,28 @@ _HOST_COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
 
 def is_host_communication(name: str) -> bool:
     return name.startswith(_HOST_COMMUNICATION)
+
+
+def is_gloo_span(name: str) -> bool:
+    return name.startswith("gloo:")
+
+
+def is_fetch(name: str) -> bool:
+    """The DataLoader's `__next__`."""
+    return DATA_FETCH.match(name) is not None
+
+
+def is_step_mark(name: str) -> bool:
+    return bool(PROFILER_STEP.match(name) or OPTIMIZER_STEP.match(name))
+
+
+def is_wrapper(name: str) -> bool:
+    """Older traces record marks and fetches as operators: they wrap work, they are none."""
+    return is_step_mark(name) or is_fetch(name)
+
+
+def is_backward(name: str) -> bool:
+    return name.startswith(BACKWARD_PREFIX)
 
 
 class Collective(enum.StrEnum):
@@ -125,6 +165,58 @@ _NCCL_KERNEL = re.compile(r"(?:void\s+)?[nr]ccl", re.IGNORECASE)
 def is_nccl_kernel(name: str) -> bool:
     """`ncclDevKernel_…`, the older `ncclKernel_…`, AMD's RCCL."""
     return _NCCL_KERNEL.match(name) is not None
+
+
+# DeepEP (csrc/kernels, namespace deep_ep; its `layout` kernels only count) and NVSHMEM's own kernels, Meta's HCCL on
+# MTIA (libkineto src/output_json.cpp), Huawei's HCCL (mstt's profiler tools) and oneCCL's SYCL kernels.
+_OTHER_COMMUNICATION = re.compile(
+    r"(?:void\s+)?(?:deep_ep::(?:intranode|internode|internode_ll)::|nvshmem|hccl::|hcom_|oneccl_)"
+)
+
+
+def is_communication_kernel(name: str) -> bool:
+    """Device work that moves data between ranks and may wait for them, whoever's library it is."""
+    return is_nccl_kernel(name) or _OTHER_COMMUNICATION.match(name) is not None
+
+
+# Calls that put work on a device. CUDA's as CUPTI names them (libkineto src/CuptiCbidRegistry.cpp, cupti_strings.cpp),
+# HIP's as rocprofiler does (src/RocprofLogger.cpp), Intel's as PTI does (test/xpupti/XpuptiProfilerTest.cpp), MTIA's as
+# HTA knows it (hta/common/trace_symbol_table.py).
+_LAUNCH = re.compile(
+    r"(?:cu|cuda|hip)(?:Ext|Module|ExtModule|HccModule)?(?:Launch|GraphLaunch|Memcpy|Memset)"
+    r"|urEnqueue(?:KernelLaunch|MemBuffer|MemImage|USM)"
+    r"|zeCommandListAppend(?:Launch|Memory)"
+    r"|runFunction - job_prep_and_submit_for_execution$"
+)
+_GRAPH_LAUNCH = re.compile(r"(?:cu|cuda|hip)GraphLaunch")
+
+
+def is_launch(name: str) -> bool:
+    """A runtime call that launches kernels, copies or memsets."""
+    return _LAUNCH.match(name) is not None
+
+
+def is_graph_launch(name: str) -> bool:
+    """A runtime call that launches a whole graph: one call, many kernels."""
+    return _GRAPH_LAUNCH.match(name) is not None
+
+
+_COPY = re.compile(r"Memcpy\s+(\w+)\s*(?:\((.+?)\s*->\s*(.+?)\))?")
+_HOST_MEMORY = {"Pageable": "pageable", "Pinned": "pinned", "Managed": "managed"}
+
+
+def copy_kind(name: str) -> str:
+    """The direction as written, and what host memory it used: "HtoD pageable", "DtoD", "Memset".
+
+    Names as in libkineto src/cupti_strings.cpp; AMD and Intel say "Host", which tells nothing about the memory.
+    """
+    if name.startswith("Memset"):
+        return "Memset"
+    found = _COPY.match(name)
+    if not found:
+        return short(name, 40)
+    memory = [_HOST_MEMORY[side] for side in found.group(2, 3) if side in _HOST_MEMORY]
+    return " ".join((found.group(1), *memory))
 
 
 def short(name: str, limit: int = 96) -> str:

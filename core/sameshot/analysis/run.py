@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 import msgspec
 
-from sameshot.analysis.collect import Collector
+from sameshot.analysis.frame import FrameBuilder
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.rank import summarise
 from sameshot.analysis.summary import RankSummary, Summary
@@ -26,6 +26,7 @@ from sameshot.manifest import Target
 from sameshot.model import Artifact
 from sameshot.storage import Storage
 from sameshot.trace.capture_check import locate, read_manifest
+from sameshot.trace.columns.build import ColumnBuilder
 from sameshot.trace.read import read_trace
 
 Progress = Callable[[int, int, str], None]
@@ -46,9 +47,10 @@ def map_rank(trace: BinaryIO | Path, target: Target) -> RankSummary:
         with trace.open("rb") as stream:
             return map_rank(stream, target)
     artifact = _artifact(target)
-    events = Collector()
+    frames = FrameBuilder()
+    columns = ColumnBuilder(frames)
     try:
-        found = read_trace(trace, events)
+        found = read_trace(trace, columns)
     except TraceError as error:
         if trace.seekable():
             trace.seek(0)
@@ -66,8 +68,9 @@ def map_rank(trace: BinaryIO | Path, target: Target) -> RankSummary:
             f"{found.raw_sha256}, the manifest states {artifact.raw_size} with {artifact.raw_sha256}; nothing was "
             "analysed."
         )
+    frames.oddities.update(columns.oddities)
     return summarise(
-        events,
+        frames.frame(),
         target_id=target.target_id,
         identity=target.identity,
         base_ns=found.base_time_ns or 0,

@@ -13,6 +13,7 @@ from sameshot.trace.events import Event, EventArgs
 from sameshot.trace.window import to_ns
 
 _NO_ARGS = EventArgs()
+_EXACT_US = 2.0**43  # beyond, a float64 of microseconds no longer resolves nanoseconds
 
 
 class ColumnBuilder:
@@ -29,8 +30,8 @@ class ColumnBuilder:
         args = [event.args or _NO_ARGS for event in events]
         chunk = Chunk(
             first=self._first,
-            ts=_ints([self._ns(event.ts) for event in events]),
-            dur=_ints([self._ns(event.dur) for event in events]),
+            ts=_ints([self._ns(event.ts, "timestamp") for event in events]),
+            dur=_ints([self._ns(event.dur, "duration") for event in events]),
             phase=_codes(words.phase, [event.ph for event in events]),
             category=_codes(words.category, [event.cat or "" for event in events]),
             name=_codes(words.name, [_text(event.name) for event in events]),
@@ -48,9 +49,15 @@ class ColumnBuilder:
         self._first += len(events)
         self._sink.chunk(chunk, words)
 
-    def _ns(self, value: Any) -> int:
+    def _ns(self, value: Any, what: str) -> int:
         ns = to_ns(value)
-        return MISSING if ns is None else ns
+        if ns is None:
+            return MISSING
+        if value.__class__ is float and not -_EXACT_US < value < _EXACT_US:
+            self.oddities[f"fractional {what} beyond 2^43 µs, no longer exact to 1 ns"] += 1
+        elif value.__class__ is str:
+            self.oddities[f"{what} written as text"] += 1
+        return ns
 
     def _messages(self, args: list[EventArgs]) -> Messages:
         found = [

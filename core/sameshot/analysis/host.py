@@ -1,0 +1,135 @@
+"""What the host side of a rank did: its main thread split into parts, its operators, and Python where nothing ran."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sameshot.analysis import names
+from sameshot.analysis.frame import Bools, Frame, Rows
+from sameshot.analysis.intervals import Ints, Spans, union
+from sameshot.analysis.measures import NamedTime
+from sameshot.analysis.names import Cat
+from sameshot.analysis.nesting import nest, self_times, without_children
+from sameshot.analysis.summary import Part, PartTimes, Timeline
+from sameshot.trace.columns.chunk import Codes
+
+_TOP = 20
+_TOP_PYTHON = 5
+_BUCKETS = 480
+
+
+def main_thread(frame: Frame) -> int | None:
+    """The lane that runs the training loop: it has the marks; else it is the process's first, else the busiest."""
+    tables = [frame.rows(cat) for cat in (Cat.ANNOTATION, Cat.OPERATOR)]
+    marks = frame.named(names.is_wrapper)
+    votes = np.bincount(np.concatenate([rows.lane[marks[rows.name]] for rows in tables]))
+    if len(votes):
+        return int(votes.argmax())
+    operators = tables[1]
+    lanes = np.unique(np.concatenate([rows.lane for rows in tables])).tolist()
+    firsts = [lane for lane in lanes if str(frame.lanes[lane][0]) == str(frame.lanes[lane][1])]
+    busy = {lane: operators[operators.lane == lane].spans.total for lane in firsts or lanes}
+    return max(busy, key=lambda lane: (busy[lane], -lane), default=None)
+
+
+def part_spans(frame: Frame, main: int | None, first: int, last: int, fetching: Spans) -> dict[Part, Spans]:
+    """Give each moment of the window to one part. Earlier parts win: a fetch is data wait, whatever runs inside."""
+    operators = frame.rows(Cat.OPERATOR)
+    communicates = frame.named(names.is_host_communication)
+    mine = on(operators, main)
+    annotated = on(frame.rows(Cat.ANNOTATION), main)
+    gloo = frame.rows(Cat.ANNOTATION)
+    gloo = gloo[frame.named(names.is_gloo_span)[gloo.name]]
+    issues = communicates[mine.name]
+    free = Spans.single(first, last)
+    spans: dict[Part, Spans] = {}
+
+    def take(part: Part, covered: Spans) -> None:
+        nonlocal free
+        spans[part] = union((spans.get(part, Spans()), free & covered))
+        free = free - covered
+
+    take(Part.DATA_WAIT, fetching)
+    take(Part.COMMUNICATION, union((mine[issues].spans, annotated[communicates[annotated.name]].spans)))
+    take(Part.OPERATORS, mine[~issues & ~frame.named(names.is_wrapper)[mine.name]].spans)
+    take(Part.RUNTIME, on(frame.rows(Cat.RUNTIME), main).spans)
+    take(Part.BACKWARD_THREAD, _backward_elsewhere(frame, operators, main).spans)
+    take(Part.COMMUNICATION, gloo.spans)  # exposed: no operator runs on the main thread meanwhile
+    spans[Part.UNTRACED] = free
+    return spans
+
+
+def on(rows: Rows, lane: int | None) -> Rows:
+    """The rows of one lane; None has none."""
+    return rows[:0] if lane is None else rows[rows.lane == lane]
+
+
+def _backward_elsewhere(frame: Frame, operators: Rows, main: int | None) -> Rows:
+    """All operators of the threads, other than the main one, on which autograd runs backward passes."""
+    if main is None or not len(operators):
+        return operators[:0]
+    runs = np.bincount(operators.lane[frame.named(names.is_backward)[operators.name]], minlength=len(frame.lanes)) > 0
+    runs[main] = False
+    return operators[runs[operators.lane]]
+
+
+def times(spans: dict[Part, Spans], edges: Ints) -> list[PartTimes]:
+    """Time per part between neighbouring edges."""
+    columns = {part.value: spans[part].within(edges).tolist() for part in Part}
+    return [PartTimes(**{part: values[i] for part, values in columns.items()}) for i in range(len(edges) - 1)]
+
+
+def timeline(spans: dict[Part, Spans], first: int, last: int) -> Timeline | None:
+    """What filled most of each of a few hundred slices of the window."""
+    if last - first < _BUCKETS:
+        return None
+    edges = np.linspace(first, last, _BUCKETS + 1).astype(np.int64)
+    parts = list(Part)
+    largest = np.argmax([spans[part].within(edges) for part in parts], axis=0)
+    changes = np.flatnonzero(np.diff(largest, prepend=-1))
+    lengths = np.diff(changes, append=_BUCKETS)
+    runs = tuple((parts[largest[at]], length) for at, length in zip(changes.tolist(), lengths.tolist(), strict=True))
+    return Timeline(buckets=_BUCKETS, runs=runs)
+
+
+def top_operators(frame: Frame) -> tuple[NamedTime, ...]:
+    """Operators of all threads by self time; marks that older traces record as operators are left out."""
+    rows = frame.rows(Cat.OPERATOR)
+    mine = self_times(rows.start, rows.end, rows.lane)
+    return ranked(frame, rows.name, rows.dur, mine, _TOP, leave_out=frame.named(names.is_wrapper))
+
+
+def top_kernels(frame: Frame) -> tuple[NamedTime, ...]:
+    """Kernels by their summed duration."""
+    rows = frame.rows(Cat.KERNEL)
+    return ranked(frame, rows.name, rows.dur, rows.dur, _TOP)
+
+
+def python_in(frame: Frame, main: int | None, spans: Spans) -> tuple[NamedTime, ...]:
+    """Which Python functions the main thread was in during `spans` (only where stacks were recorded).
+
+    `self_time` is the part of `spans` in which a function was the innermost.
+    """
+    rows = on(frame.rows(Cat.PYTHON), main)
+    rows = rows[spans.before(rows.end) > spans.before(rows.start)]  # what lies inside of the others counts neither
+    if not len(rows):
+        return ()
+    parent, end = nest(rows.start, rows.end)
+    mine = without_children(spans.before(end) - spans.before(rows.start), parent)
+    keep = mine > 0
+    return ranked(frame, rows.name[keep], rows.dur[keep], mine[keep], _TOP_PYTHON)
+
+
+def ranked(
+    frame: Frame, name: Codes, total: Ints, mine: Ints, top: int, leave_out: Bools | None = None
+) -> tuple[NamedTime, ...]:
+    """The `top` names with the largest sum of self time (`mine`)."""
+    size = len(frame.names)
+    counts = np.bincount(name, minlength=size)
+    # Sums of integers in float64 are exact below 2^53 (of ns: 104 days).
+    totals = np.bincount(name, weights=total, minlength=size)
+    selves = np.bincount(name, weights=mine, minlength=size)
+    there = np.flatnonzero(counts if leave_out is None else counts * ~leave_out)
+    order = there[np.lexsort((-totals[there], -selves[there]))].tolist()[: 4 * top]
+    best = sorted(order, key=lambda i: (-selves[i], -totals[i], frame.names[i]))[:top]
+    return tuple(NamedTime(names.short(frame.names[i]), int(counts[i]), int(totals[i]), int(selves[i])) for i in best)
