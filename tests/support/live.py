@@ -51,6 +51,10 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+JOBS: list[LiveJob] = []
+"""All that were started, so that a test can tell torch's own crash from a failure of ours."""
+
+
 class LiveJob:
     """A job's processes, each in the armed environment of its node."""
 
@@ -72,17 +76,41 @@ class LiveJob:
         self.ranks_per_node = ranks_per_node
         self.world_size = self.nodes * ranks_per_node
         self.finish_file = folder / "finish"
+        self.lives = 0
         self.logs: list[Path] = []
         self.processes: list[subprocess.Popen[bytes]] = []
         self._environment = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", **(environment or {})}
-        command = [str(script), "--finish", str(self.finish_file), *script_args]
-        port = free_port()
+        self._command = [str(script), "--finish", str(self.finish_file), *script_args]
+        self._launcher = launcher
+        self._launcher_args = launcher_args
+        self._launch()
+        JOBS.append(self)
+
+    def _launch(self) -> None:
+        port, launcher, command = free_port(), self._launcher, self._command
+        self.lives += 1
         if launcher == "none":
             for rank in range(self.world_size):
                 self._start_rank(rank, port, command)
             return
         for node in range(self.nodes):
-            self._start_launcher(node, _rendezvous(launcher, node, port), launcher_args, command)
+            self._start_launcher(node, _rendezvous(launcher, node, port), self._launcher_args, command)
+
+    @property
+    def crashed(self) -> bool:
+        """A worker died of SIGSEGV. torch before 2.14 can, whenever a recording stops (docs/troubleshooting.md)."""
+        logs = self.logs[-len(self.processes) :]
+        return any(b"Signal 11 (SIGSEGV)" in log.read_bytes() for log in logs) or any(
+            process.poll() == -signal.SIGSEGV for process in self.processes
+        )
+
+    def restart(self) -> None:
+        """The same job once more, with new processes under the same agents."""
+        self.kill()
+        self.processes.clear()
+        self.finish_file.unlink(missing_ok=True)
+        self._launch()
+        self.wait_training()
 
     def _start_launcher(self, node: int, meeting: list[str], extra: Sequence[str], command: list[str]) -> None:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(self.nodes)]
@@ -107,7 +135,7 @@ class LiveJob:
         )
 
     def _start(self, name: str, argv: list[str], environment: dict[str, str]) -> None:
-        log = self.folder / f"{name}.log"
+        log = self.folder / f"{name}.{self.lives}.log"
         self.logs.append(log)
         with log.open("wb") as output:
             self.processes.append(

@@ -29,6 +29,7 @@ from sameshot.model import Registration
 log = logging.getLogger(__name__)
 
 CAPTURES = "captures"
+IF_CRASHED = "If it crashed (SIGSEGV) as its window ended: torch before 2.14 can, see docs/troubleshooting.md."
 STOP_WITHIN_S = 5.0  # a look that hangs in a file system does not hold the agent's end
 
 
@@ -172,7 +173,7 @@ class Announcer:
             self._dead.add(watch.key)  # it may have finished its file between our look and its end: look once more
         else:
             pid = watch.registration.pid
-            return Sighting(watch, Sight.EXITED, f"Process {pid} ended before its trace appeared.")
+            return Sighting(watch, Sight.EXITED, f"Process {pid} ended before its trace appeared. {IF_CRASHED}")
         return None
 
     def _hindered(self, watch: Watch, error: OSError) -> Sighting | None:

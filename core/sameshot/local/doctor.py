@@ -1,7 +1,8 @@
 """`sameshot doctor`: what would make a capture fail on this machine, and how to mend it.
 
-Each check tries the real thing rather than reading a version: a socket is bound, torch is started against a broker and
-must register and write a trace, a running job's agents are asked.
+Each check tries the real thing rather than reading a version, but for what shows once in thousands of recordings: a
+socket is bound, torch is started against a broker and must register and write a trace, a running job's agents are
+asked.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import os
+import re
 import shutil
 import socket
 import sys
@@ -28,6 +30,7 @@ from sameshot.profiler.broker import MAX_DIRECTORY_BYTES
 from sameshot.profiler.dynolog import DynologClient
 
 SILENT_S = 10.0  # workers ask their daemon every second
+STOPS_SAFELY = (2, 14)  # the first torch that waits for running callbacks before it frees a recording
 
 
 class Verdict(enum.StrEnum):
@@ -113,6 +116,12 @@ def check_room(root: Path) -> Finding:
     return Finding("room for traces", Verdict.OK, detail)
 
 
+def _release(version: str | None) -> tuple[int, int] | None:
+    """Major and minor number; None where the text begins with no such thing."""
+    found = re.match(r"(\d+)\.(\d+)", version or "")
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
 def check_torch(python: str, root: Path) -> Iterator[Finding]:
     """Only a registration proves daemon mode, and only a file proves that traces may be written where they go."""
     with tempfile.TemporaryDirectory(prefix="dr", dir=root) as folder:
@@ -139,6 +148,14 @@ def check_torch(python: str, root: Path) -> Iterator[Finding]:
         )
     else:
         yield Finding("torch", Verdict.OK, f"torch {seen.version} in {python} entered daemon mode and registered")
+        if (release := _release(seen.version)) is not None and release < STOPS_SAFELY:
+            yield Finding(
+                "end of a recording",
+                Verdict.WARNING,
+                f"torch {seen.version} may crash, rarely, when any on-demand recording stops while other threads run "
+                "operators.",
+                "A defect of PyTorch, mended in 2.14; see docs/troubleshooting.md. Upgrade, or accept the risk.",
+            )
         if seen.trace_bytes:
             detail = f"a window of 0.1 s was written below {root} ({seen.trace_bytes} bytes)"
             yield Finding("trace directory", Verdict.OK, detail)
