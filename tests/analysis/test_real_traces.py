@@ -58,7 +58,7 @@ def test_one_step_of_eight_ranks_is_too_little_to_accuse_anybody(shared_data: Pa
     assert {len(stream.dur) for rank in ranks for stream in rank.streams} == {8}
     first = [rank.streams[0].dur[0] / 1e6 for rank in ranks]
     assert first == [2.146, 7.635, 0.518, 6.132, 4.882, 4.679, 0.514, 0.010]
-    sent = [row for row in summary.collectives if row.kind == "send_recv"]
+    sent = [row for row in summary.collectives if row.kind == "all_to_all"]
     assert [(row.matched, row.wait, row.last_arriver) for row in sent] == [(5, None, None)], "durations prove nothing"
     reduced = [row for row in summary.collectives if row.kind == "all_reduce"]
     assert [(row.matched, row.ranks) for row in reduced] == [(3, 8)]

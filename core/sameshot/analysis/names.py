@@ -115,6 +115,11 @@ def is_backward(name: str) -> bool:
     return name.startswith(BACKWARD_PREFIX)
 
 
+def is_collective_call(name: str) -> bool:
+    """A host event around the launch of device communication."""
+    return name.startswith(("c10d::", "nccl:", "record_param_comms"))
+
+
 class Collective(enum.StrEnum):
     """Kinds of communication. Only symmetric ones tell by their durations who came last."""
 
@@ -157,6 +162,30 @@ def collective_kind(name: str) -> Collective:
         if word in plain:
             return kind
     return Collective.OTHER
+
+
+UNEVEN = "v"
+"""Marks a kind in a signature whose parts have sizes of their own: `all_to_allv`."""
+
+_UNEVEN = re.compile(r"(?:nccl:)?_?(?:all_?to_?all|all_?gather|reduce_?scatter)_?v$", re.IGNORECASE)
+
+
+def has_uneven_parts(name: str) -> bool:
+    """ProcessGroupNCCL records an all-to-all with split sizes as `all_to_allv`, with equal parts as `all_to_all`."""
+    return _UNEVEN.match(name) is not None
+
+
+# Names of types as c10 prints them (c10/core/ScalarType.h, toString), and the bytes of one element.
+DTYPE_BYTES: dict[str, int] = {
+    **dict.fromkeys(("Bool", "Byte", "Char", "QInt8", "QUInt8"), 1),
+    **dict.fromkeys(
+        ("Float8_e5m2", "Float8_e4m3fn", "Float8_e5m2fnuz", "Float8_e4m3fnuz", "Float8_e8m0fnu", "Bits8"), 1
+    ),
+    **dict.fromkeys(("Short", "UInt16", "Half", "BFloat16", "Bits16"), 2),
+    **dict.fromkeys(("Int", "UInt32", "Float", "QInt32", "ComplexHalf"), 4),
+    **dict.fromkeys(("Long", "UInt64", "Double", "ComplexFloat"), 8),
+    "ComplexDouble": 16,
+}
 
 
 _NCCL_KERNEL = re.compile(r"(?:void\s+)?[nr]ccl", re.IGNORECASE)

@@ -6,8 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from sameshot.analysis import device, host, names
-from sameshot.analysis.communication import streams
+from sameshot.analysis import communication, device, host, names
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.host import on
 from sameshot.analysis.intervals import Spans, union
@@ -38,6 +37,7 @@ def summarise(
     fetching = union(rows[frame.named(names.is_fetch)[rows.name]].spans for rows in fetches)
     spans = host.part_spans(frame, main, first, last, fetching)
     on_device = device.measure(frame, window=(first, last), felt=Spans(), main=main)
+    traffic = communication.measure(frame, window=(first, last), felt=Spans(), working=spans[Part.OPERATORS])
     oddities = Counter(frame.oddities)
     oddities.update(on_device.oddities)
     return RankSummary(
@@ -60,7 +60,9 @@ def summarise(
         kernels=host.top_kernels(frame),
         untraced_python=host.python_in(frame, main, spans[Part.UNTRACED]),
         steps=_steps(frame, main, spans, first),
-        streams=streams(frame, first, last),
+        streams=traffic.streams,
+        groups=traffic.groups,
+        communication=traffic.communication,
         timeline=host.timeline(spans, first, last),
         idle=on_device.idle,
         kernel_rows=on_device.kernel_rows,

@@ -94,11 +94,15 @@ class Steps(msgspec.Struct, frozen=True, rename=ns("edges")):
         return max(len(self.edges) - 1, 0)
 
 
-class Stream(msgspec.Struct, frozen=True, rename=ns("start", "dur")):
+class Stream(msgspec.Struct, frozen=True, rename=ns("start", "dur", "compute", "other", "data")):
     """The collectives of one rank on one process group (or GPU stream, or all gloo threads), in order of start.
 
     Parallel columns: `signature` indexes `signatures` (kind, size and type as far as the trace says). `left_out` counts
     those in flight when recording stopped: their durations are not real.
+
+    On a device, `compute`, `other` and `data` say how the time since the end of the previous collective of this stream
+    (the first: since the window began) was spent: kernels or copies ran; only communication for others ran; the device
+    was idle and felt a wait for data. What is left of that time, the device waited for the host.
     """
 
     key: str
@@ -109,6 +113,9 @@ class Stream(msgspec.Struct, frozen=True, rename=ns("start", "dur")):
     dur: tuple[int, ...]
     seq: tuple[int, ...] | None = None
     left_out: int = 0
+    compute: tuple[int, ...] = ()
+    other: tuple[int, ...] = ()
+    data: tuple[int, ...] = ()
 
 
 class Timeline(msgspec.Struct, frozen=True):
