@@ -6,35 +6,29 @@ with what it states, while it is read.
 
 from __future__ import annotations
 
-import hashlib
-import multiprocessing
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
-from sameshot.analysis.frame import FrameBuilder
 from sameshot.analysis.job import reduce_ranks
+from sameshot.analysis.load import Loaded, artifact_of, load, load_trace, who
 from sameshot.analysis.rank import summarise
-from sameshot.analysis.summary import RankSummary, Summary
-from sameshot.errors import CaptureFailed, NotFound, SameshotError, TraceError, VerificationFailed
+from sameshot.analysis.summary import RANK_SCHEMA, RankSummary, Summary
+from sameshot.errors import CaptureFailed, VerificationFailed
 from sameshot.manifest import Target
-from sameshot.model import Artifact
 from sameshot.storage import Storage
 from sameshot.trace.capture_check import locate, read_manifest
-from sameshot.trace.columns.build import ColumnBuilder
-from sameshot.trace.read import read_trace
+from sameshot.trace.pool import in_processes
 
 Progress = Callable[[int, int, str], None]
 """Called after each rank with (ranks done, ranks in all, the target just done)."""
 
 _POOL_FROM = 96 << 20  # bytes of JSON; below, starting processes costs more than they save
+_POOL_FROM_COLUMNS = 1 << 30  # the same where they are read as columns
 _MOST_WORKERS = 8
-_BLOCK = 1 << 20
 
 
 def map_rank(trace: BinaryIO | Path, target: Target) -> RankSummary:
@@ -45,39 +39,41 @@ def map_rank(trace: BinaryIO | Path, target: Target) -> RankSummary:
     """
     if isinstance(trace, Path):
         with trace.open("rb") as stream:
-            return map_rank(stream, target)
-    artifact = _artifact(target)
-    frames = FrameBuilder()
-    columns = ColumnBuilder(frames)
+            return _summarise(load_trace(stream, target), target)
+    return _summarise(load_trace(trace, target), target)
+
+
+def map_target(location: str, target_id: str, *, cache: Path | None = None) -> RankSummary:
+    """Summarise one target of the capture at `location`, from its stored columns where it has any.
+
+    What a fan-out runs for each rank, here or on other machines; `cache` is a folder for columns of traces that have
+    none. Raises as `analyze` does, and VerificationFailed for a target without a trace or that the manifest doesn't
+    name.
+    """
+    storage, key = locate(location)
+    for target in read_manifest(storage, key).targets:
+        if target.target_id == target_id:
+            return _map((storage.url, _folder(key), target, cache))
+    raise VerificationFailed(f"The manifest at {storage.uri(key)} names no target {target_id!r}.")
+
+
+def write_rank_summary(summary: RankSummary, path: Path) -> None:
+    """Keep one rank's result as a small file, atomically: what a fan-out hands to `reduce_ranks`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, msgspec.json.encode(summary))
+
+
+def read_rank_summary(path: Path) -> RankSummary:
+    """The inverse of `write_rank_summary`. Raises VerificationFailed where the file is no such summary."""
     try:
-        found = read_trace(trace, columns)
-    except TraceError as error:
-        if trace.seekable():
-            trace.seek(0)
-            _compare(target, artifact, *_stored(trace))
-        raise TraceError(
-            error.kind,
-            f"{error.detail} (the trace of {_who(target)}; its bytes are those that the manifest states)",
-            byte_offset=error.byte_offset,
-            event_index=error.event_index,
-        ) from error
-    _compare(target, artifact, found.size, found.sha256)
-    if (found.raw_size, found.raw_sha256) != (artifact.raw_size, artifact.raw_sha256):
+        found = msgspec.json.decode(path.read_bytes(), type=RankSummary)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise VerificationFailed(f"{path} is no summary of a rank: {error}. Map that rank again.") from None
+    if found.schema != RANK_SCHEMA:
         raise VerificationFailed(
-            f"The trace of {_who(target)} ({artifact.uri}) decodes to {found.raw_size} bytes with sha256 "
-            f"{found.raw_sha256}, the manifest states {artifact.raw_size} with {artifact.raw_sha256}; nothing was "
-            "analysed."
+            f"{path} is a summary of schema {found.schema}, this version reads {RANK_SCHEMA}. Map that rank again."
         )
-    frames.oddities.update(columns.oddities)
-    return summarise(
-        frames.frame(),
-        target_id=target.target_id,
-        identity=target.identity,
-        base_ns=found.base_time_ns or 0,
-        window_ns=(found.window_start_ns, found.window_end_ns),
-        raw_size=found.raw_size,
-        raw_sha256=found.raw_sha256,
-    )
+    return found
 
 
 def analyze(
@@ -97,11 +93,11 @@ def analyze(
     if not targets:
         raise CaptureFailed(
             f"No rank of capture {manifest.capture.capture_id} has a verified trace, so there is nothing to analyse: "
-            + "; ".join(f"{_who(t)}: {t.failure.reason.value}" for t in manifest.targets if t.failure is not None)
+            + "; ".join(f"{who(t)}: {t.failure.reason.value}" for t in manifest.targets if t.failure is not None)
         )
-    folder = key.rpartition("/")[0]
     summaries = []
-    for summary in _map_all(storage, folder + "/" if folder else "", targets, _workers(workers, targets)):
+    cache = None if out is None else out / "columns"
+    for summary in _map_all(storage, _folder(key), targets, _workers(workers, targets), cache):
         summaries.append(summary)
         if progress is not None:
             progress(len(summaries), len(targets), summary.target_id)
@@ -131,73 +127,48 @@ def _replace(path: Path, data: bytes) -> None:
         raise
 
 
+_Job = tuple[str, str, Target, Path | None]
+
+
+def _folder(key: str) -> str:
+    folder = key.rpartition("/")[0]
+    return folder + "/" if folder else ""
+
+
 def _workers(wanted: int | None, targets: list[Target]) -> int:
     if wanted is None:
-        whole = sum(_artifact(target).raw_size for target in targets)
-        wanted = min(os.cpu_count() or 1, _MOST_WORKERS) if whole >= _POOL_FROM else 1
+        artifacts = [artifact_of(target) for target in targets]
+        json = sum(each.raw_size for each in artifacts if each.columns is None)
+        columns = sum(each.raw_size for each in artifacts if each.columns is not None)
+        pays = json / _POOL_FROM + columns / _POOL_FROM_COLUMNS >= 1
+        wanted = min(os.cpu_count() or 1, _MOST_WORKERS) if pays else 1
     return max(1, min(wanted, len(targets)))
 
 
-def _map_all(storage: Storage, prefix: str, targets: list[Target], workers: int) -> Iterator[RankSummary]:
+def _map_all(
+    storage: Storage, prefix: str, targets: list[Target], workers: int, cache: Path | None
+) -> Iterator[RankSummary]:
+    """The first error ends everything: nothing is analysed from bytes that nobody proved."""
+    jobs: list[_Job] = [(storage.url, prefix, target, cache) for target in targets]
     if workers == 1:
-        for target in targets:
-            yield _map_stored(storage, prefix, target)
+        yield from map(_map, jobs)
         return
-    # spawn: a fork of a process with threads (gRPC, object stores) may hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        waiting = {pool.submit(_map_in_process, storage.url, prefix, target): target for target in targets}
-        try:
-            for future in as_completed(waiting):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise SameshotError(
-                "A process that read traces was killed (out of memory?); nothing was written. Try again with fewer "
-                "workers."
-            ) from error
-        finally:
-            for future in waiting:
-                future.cancel()
+    for _, summary in in_processes(_map, jobs, workers, name=lambda job: who(job[2])):
+        yield summary
 
 
-def _map_in_process(url: str, prefix: str, target: Target) -> RankSummary:
-    return _map_stored(Storage.open(url), prefix, target)
+def _map(job: _Job) -> RankSummary:
+    url, prefix, target, cache = job
+    return _summarise(load(Storage.open(url), prefix, target, cache=cache), target)
 
 
-def _map_stored(storage: Storage, prefix: str, target: Target) -> RankSummary:
-    artifact = _artifact(target)
-    try:
-        with storage.open_read(prefix + artifact.uri) as stream:
-            return map_rank(stream, target)
-    except NotFound as error:
-        raise VerificationFailed(
-            f"The trace of {_who(target)} is not at {artifact.uri}, where the manifest says it is; nothing was "
-            "analysed. Copy the whole capture folder, or analyse it where it was published."
-        ) from error
-
-
-def _artifact(target: Target) -> Artifact:
-    if target.artifact is None:
-        raise VerificationFailed(f"The manifest holds no trace of {_who(target)}, so nothing can be verified.")
-    return target.artifact
-
-
-def _stored(stream: BinaryIO) -> tuple[int, str]:
-    size, digest = 0, hashlib.sha256()
-    while block := stream.read(_BLOCK):
-        size += len(block)
-        digest.update(block)
-    return size, digest.hexdigest()
-
-
-def _compare(target: Target, artifact: Artifact, size: int, sha256: str) -> None:
-    if (size, sha256) != (artifact.size, artifact.sha256):
-        raise VerificationFailed(
-            f"The trace of {_who(target)} ({artifact.uri}) has {size} bytes with sha256 {sha256}, the manifest states "
-            f"{artifact.size} with {artifact.sha256}; nothing was analysed. Fetch it again from where it came from."
-        )
-
-
-def _who(target: Target) -> str:
-    rank = target.identity.rank
-    return target.target_id if rank is None else f"rank {rank} ({target.target_id})"
+def _summarise(loaded: Loaded, target: Target) -> RankSummary:
+    return summarise(
+        loaded.frame,
+        target_id=target.target_id,
+        identity=target.identity,
+        base_ns=loaded.base_ns,
+        window_ns=loaded.window_ns,
+        raw_size=loaded.raw_size,
+        raw_sha256=loaded.raw_sha256,
+    )
