@@ -2,14 +2,23 @@
 
     found = device.measure(frame, window=(first, last), felt=spans, main=lane)
 
-Every measure is its own module of pure functions on `Rows`; this one only calls them.
+Every measure is its own module of pure functions; this one only calls them.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from sameshot.analysis.device.temporal import device_times
+from sameshot.analysis import names
+from sameshot.analysis.device.copies import copy_rows
+from sameshot.analysis.device.host_bound import host_bound
+from sameshot.analysis.device.idle import idle_rows
+from sameshot.analysis.device.kernels import kernel_rows
+from sameshot.analysis.device.launches import launch_table, launches, several_pieces
+from sameshot.analysis.device.queues import queue_rows
+from sameshot.analysis.device.temporal import device_times, occupancy
+from sameshot.analysis.device.timeline import device_timeline
+from sameshot.analysis.device.work import gather
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.intervals import Spans
 from sameshot.analysis.measures import CopyRow, DeviceTimes, HostBound, IdleRow, KernelRow, Launches, QueueRow
@@ -19,7 +28,7 @@ from sameshot.analysis.summary import Timeline
 class DeviceMeasures(msgspec.Struct, frozen=True, kw_only=True):
     """The device fields of `RankSummary`, under the same names. None or empty: nothing was recorded on a device.
 
-    `oddities` counts what was left out or ambiguous; it belongs into `TraceFacts.oddities`.
+    `oddities` counts what was ambiguous; it belongs into `TraceFacts.oddities`.
     """
 
     device: DeviceTimes | None = None
@@ -36,8 +45,27 @@ class DeviceMeasures(msgspec.Struct, frozen=True, kw_only=True):
 def measure(frame: Frame, *, window: tuple[int, int], felt: Spans, main: int | None) -> DeviceMeasures:
     """Measure all devices and streams of a rank within `window` (ns after the trace's base time).
 
-    `felt` is the data wait that the GPU felt (not host-bound a second time), `main` the lane of the main thread.
+    `felt` is the data wait that the GPU felt: what is in it is not host-bound as well. `main` is the lane of the main
+    thread (nothing needs it yet: launching threads are found by their calls).
     """
     if not frame.device:
         return DeviceMeasures()
-    return DeviceMeasures(device=device_times(frame, window))
+    work = gather(frame)
+    found = occupancy(work, window)
+    is_graph_launch = frame.named(names.is_graph_launch)
+    table = launch_table(work.rows, work.runtime, work.call)
+    oddities = {
+        "host calls that share a correlation id": work.shared,
+        "launches with several kernels, no graph": several_pieces(work, table, is_graph_launch),
+    }
+    return DeviceMeasures(
+        device=device_times(work, found, window),
+        idle=idle_rows(work),
+        kernel_rows=kernel_rows(work, frame.names),
+        copies=copy_rows(work, frame.names),
+        launches=launches(work, table, is_graph_launch),
+        queues=queue_rows(work, window),
+        host_bound=host_bound(frame, work, found.busy, window, felt),
+        device_timeline=device_timeline(found, window),
+        oddities={what: times for what, times in oddities.items() if times},
+    )
