@@ -13,7 +13,7 @@ import numpy as np
 
 from sameshot.analysis import names
 from sameshot.analysis.device.work import NO_CALL, Work
-from sameshot.analysis.frame import Frame, Rows
+from sameshot.analysis.frame import Bools, Frame, Rows
 from sameshot.analysis.intervals import Ints, Spans
 from sameshot.analysis.measures import HostBound, NamedTime
 from sameshot.analysis.names import Cat
@@ -33,14 +33,12 @@ def host_bound(frame: Frame, work: Work, busy: Spans, window: tuple[int, int], f
         (thread, Spans(gaps.start[lane == thread], gaps.end[lane == thread]) - felt) for thread in _unique(lane)
     ]
     total = sum(spans.total for _, spans in by_thread)
-    wrapper = frame.named(names.is_wrapper)
-    operators = frame.rows(Cat.OPERATOR)
     return HostBound(
         total=total,
         share=total / (window[1] - window[0]),
         gaps=int((gaps.end - gaps.start > felt.before(gaps.end) - felt.before(gaps.start)).sum()),
-        operators=_inside(frame, operators[~wrapper[operators.name]], by_thread),
-        python=_inside(frame, frame.rows(Cat.PYTHON), by_thread),
+        operators=_inside(frame, Cat.OPERATOR, by_thread),
+        python=_inside(frame, Cat.PYTHON, by_thread),
     )
 
 
@@ -62,9 +60,9 @@ def _unique(lane: Ints) -> list[int]:
     return found
 
 
-def _inside(frame: Frame, rows: Rows, by_thread: list[tuple[int, Spans]]) -> tuple[NamedTime, ...]:
+def _inside(frame: Frame, cat: Cat, by_thread: list[tuple[int, Spans]]) -> tuple[NamedTime, ...]:
     """The calls of the launching threads by the time within the gaps in which they were the innermost one."""
-    found = list(_parts(rows, by_thread))
+    found = list(_parts(frame.rows(cat), frame.named(names.is_wrapper), by_thread))
     if not found:
         return ()
     name, whole, mine = (np.concatenate(columns) for columns in zip(*found, strict=True))
@@ -79,7 +77,7 @@ def _inside(frame: Frame, rows: Rows, by_thread: list[tuple[int, Spans]]) -> tup
     )
 
 
-def _parts(rows: Rows, by_thread: list[tuple[int, Spans]]) -> Iterator[tuple[Codes, Ints, Ints]]:
+def _parts(rows: Rows, wrapper: Bools, by_thread: list[tuple[int, Spans]]) -> Iterator[tuple[Codes, Ints, Ints]]:
     """Per thread: (name, time within the gaps, of it as the innermost) of the calls that have any."""
     if not len(rows):
         return
@@ -91,7 +89,7 @@ def _parts(rows: Rows, by_thread: list[tuple[int, Spans]]) -> Iterator[tuple[Cod
         start, end = rows.start[at], rows.end[at]
         after = np.searchsorted(gaps.end, start, side="right")
         touches = gaps.start[np.minimum(after, len(gaps) - 1)] < end
-        touches &= after < len(gaps)
+        touches &= (after < len(gaps)) & ~wrapper[rows.name[at]]
         at, start, end = at[touches], start[touches], end[touches]
         if not len(at):
             continue

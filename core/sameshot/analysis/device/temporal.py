@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 
 from sameshot.analysis.device.work import Work
-from sameshot.analysis.frame import Rows
 from sameshot.analysis.intervals import Spans
 from sameshot.analysis.measures import DeviceTimes
 
@@ -27,9 +26,11 @@ class Occupancy(msgspec.Struct, frozen=True):
 
 def occupancy(work: Work, window: tuple[int, int]) -> Occupancy:
     """What lies outside the window is cut off."""
-    communication = _within(work.rows[work.communication], window)
-    memory = _within(work.rows[work.memory], window)
-    compute = _within(work.rows[~(work.communication | work.memory)], window)
+    start, end = np.clip(work.rows.start, *window), np.clip(work.rows.end, *window)
+    communication, memory, compute = (
+        Spans.of(start[kind], end[kind])
+        for kind in (work.communication, work.memory, ~(work.communication | work.memory))
+    )
     kernels = compute | communication if len(communication) else compute
     return Occupancy(
         compute=compute,
@@ -52,7 +53,3 @@ def device_times(work: Work, found: Occupancy, window: tuple[int, int]) -> Devic
         overlapped=found.communication - (kernels - compute),
         hidden_memory=found.memory - (busy - kernels),
     )
-
-
-def _within(rows: Rows, window: tuple[int, int]) -> Spans:
-    return Spans.of(np.clip(rows.start, *window), np.clip(rows.end, *window))

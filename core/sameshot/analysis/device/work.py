@@ -68,21 +68,19 @@ def gather(frame: Frame) -> Work:
     )
 
 
+_COLUMNS = ("start", "end", "name", "lane", "correlation", "bytes", "graph_id")  # what the measures read
+
+
 def merged(kernels: Rows, memory: Rows) -> tuple[Rows, Bools]:
-    """Both in one table, and which rows are of the second."""
-    if not len(memory):
-        return kernels, np.zeros(len(kernels), dtype=np.bool_)
-    if not len(kernels):
-        return memory, np.ones(len(memory), dtype=np.bool_)
-    columns = [c for c in Rows.__slots__ if len(getattr(kernels, c)) and len(getattr(memory, c))]
-    joined = Rows(**{c: np.concatenate((getattr(kernels, c), getattr(memory, c))) for c in columns})
-    order = np.argsort(joined.start, kind="stable")  # merges two sorted runs
-    rows, is_memory = joined[order], order >= len(kernels)
-    same = np.flatnonzero(rows.start[1:] == rows.start[:-1])
-    if len(same):
-        order = np.lexsort((-rows.end, rows.start))
-        rows, is_memory = rows[order], is_memory[order]
-    return rows, is_memory
+    """Both in one table (of the columns that the measures read), and which rows are of the second."""
+    start = np.concatenate((kernels.start, memory.start))
+    end = np.concatenate((kernels.end, memory.end))
+    order = np.argsort(start, kind="stable")  # merges two sorted runs
+    begin, finish = start[order], end[order]
+    if ((begin[1:] == begin[:-1]) & (finish[1:] > finish[:-1])).any():
+        order = np.lexsort((-end, start))
+    rows = Rows(**{c: np.concatenate((getattr(kernels, c), getattr(memory, c)))[order] for c in _COLUMNS})
+    return rows, order >= len(kernels)
 
 
 def launched_by(work: Rows, runtime: Rows, is_launch: Bools) -> tuple[Ints, int]:
