@@ -93,6 +93,7 @@ class Agent:
             self.archive,
             self.journal,
             encoding=config.encoding,
+            columns=config.columns,
             allowance_share=config.allowance_share,
         )
         self.pursuit = Pursuit(self.book, self.daemons, self.journal, backend=config.backend, retry_s=config.retry_s)

@@ -16,8 +16,9 @@ from pathlib import Path
 from sameshot.agent.capturebook import Capture, Target, Verified
 from sameshot.errors import AlreadyExists, StorageError, UsageError
 from sameshot.manifest import decode, manifest_key
-from sameshot.model import Artifact, Encoding, JobRef, RawBytes
+from sameshot.model import Artifact, Columns, Encoding, JobRef, RawBytes
 from sameshot.storage import Storage
+from sameshot.trace.stored import COLUMNS_NAME
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,10 @@ class Archive:
     async def put_trace(
         self, capture: Capture, target: Target, verified: Verified, *, deadline: float, late_start: bool
     ) -> Artifact:
-        """Upload the stored bytes. `deadline` is of the monotonic clock; StorageError when it passed."""
+        """Upload the stored bytes. `deadline` is of the monotonic clock; StorageError when it passed.
+
+        Columns follow; where they can't be stored the artifact is without, and a warning says so.
+        """
         suffix = ".gz" if verified.encoding is Encoding.GZIP else ""
         uri = f"{_rank_folder(target)}/trace.json{suffix}"
         await self._put(
@@ -52,7 +56,23 @@ class Archive:
             window_start_ns=verified.window_start_ns,
             window_end_ns=verified.window_end_ns,
             late_start=late_start,
+            columns=await self._put_columns(capture, target, verified, deadline),
         )
+
+    async def _put_columns(
+        self, capture: Capture, target: Target, verified: Verified, deadline: float
+    ) -> Columns | None:
+        columns = verified.columns
+        if columns is None:
+            return None
+        uri = f"{_rank_folder(target)}/{COLUMNS_NAME}"
+        key = f"{_prefix(capture)}/{uri}"
+        try:
+            await self._put(key, target.columns, columns.size, columns.sha256, deadline=deadline)
+        except StorageError as error:
+            log.warning("no columns key=%s why=%r; the trace is archived", key, str(error))
+            return None
+        return Columns(uri, columns.size, columns.sha256, columns.schema)
 
     async def put_raw(self, capture: Capture, target: Target, *, deadline: float) -> RawBytes:
         """Upload a trace that failed verification exactly as it is."""

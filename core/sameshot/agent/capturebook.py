@@ -4,6 +4,7 @@
                                  /<target>/status.json   the strongest fact so far; durable when it is the last one
                                  /<target>/raw.json      the trace as its worker wrote it, moved here at announce
                                  /<target>/stored        the bytes for the archive
+                                 /<target>/columns       its events as Parquet, for the archive
 
 The disk is the truth after a restart: a trace in its place means ANNOUNCED even where the status on disk is older or
 damaged, so between two durable writes nothing needs to wait for the disk.
@@ -30,6 +31,7 @@ from sameshot.agent import safefs
 from sameshot.errors import UsageError
 from sameshot.model import CaptureSpec, Encoding, JobRef, Registration, TargetFact, TargetState
 from sameshot.profiler.config import TRACE_NAME, traced_file
+from sameshot.trace.stored import StoredColumns
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +45,10 @@ _UNFIT = re.compile(r"[^A-Za-z0-9.-]+")
 
 
 class Verified(msgspec.Struct, frozen=True):
-    """What verification found, kept so that a restarted agent goes on with the upload."""
+    """What verification found, kept so that a restarted agent goes on with the upload.
+
+    `columns` None: not wanted, or lost; the trace does not depend on them.
+    """
 
     stored_size: int
     stored_sha256: str
@@ -52,6 +57,7 @@ class Verified(msgspec.Struct, frozen=True):
     raw_sha256: str
     window_start_ns: int
     window_end_ns: int
+    columns: StoredColumns | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True):
@@ -125,6 +131,10 @@ class Target:
     @property
     def stored(self) -> Path:
         return self.folder / "stored"
+
+    @property
+    def columns(self) -> Path:
+        return self.folder / "columns"
 
     @property
     def bytes(self) -> tuple[Path, ...]:
@@ -293,7 +303,7 @@ class CaptureBook:
 
     def drop_bytes(self, target: Target) -> None:
         """Give the room of a delivered trace back."""
-        for path in (target.raw, target.stored):
+        for path in (target.raw, target.stored, target.columns):
             with contextlib.suppress(FileNotFoundError):
                 path.unlink()
 
@@ -322,9 +332,10 @@ def _rebuild(folder: Path, accepted: Accepted) -> Status:
         identity = accepted.registration.identity if accepted.registration else None
         fact = TargetFact(accepted.target_id, state=TargetState.DISPATCHED)
         status = Status(fact if identity is None else msgspec.structs.replace(fact, identity=identity))
-    for scratch in folder.glob("stored.*"):  # of a verifier that ended with the agent before us
-        with contextlib.suppress(OSError):
-            scratch.unlink()
+    for pattern in ("stored.*", "columns.*"):  # of a verifier that ended with the agent before us
+        for scratch in folder.glob(pattern):
+            with contextlib.suppress(OSError):
+                scratch.unlink()
     fact = status.fact
     if fact.state < TargetState.ANNOUNCED and (size := _size(folder / "raw.json")) is not None:
         fact = msgspec.structs.replace(fact, state=TargetState.ANNOUNCED, announced_bytes=size, note="")
@@ -334,6 +345,9 @@ def _rebuild(folder: Path, accepted: Accepted) -> Status:
         if verified is None or _size(folder / "stored") != verified.stored_size:
             # What was to be uploaded is not there any more: read the trace again. The claim itself stays true.
             return Status(fact)
+        if verified.columns is not None and _size(folder / "columns") != verified.columns.size:
+            log.warning("columns lost, the trace goes without target=%s", accepted.target_id)
+            return Status(fact, msgspec.structs.replace(verified, columns=None))
     return status
 
 

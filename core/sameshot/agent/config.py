@@ -27,6 +27,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     backend: BackendName = BackendName.BROKER
     dynolog: str = "127.0.0.1:1778"  # where the stock daemon listens; used by that back end only
     encoding: Encoding = Encoding.GZIP
+    columns: bool = True  # the events of each trace as Parquet, too, so that analysis need not parse it again
     announce_period_s: float = 0.2
     poll_interval_s: float = 1.0  # how often workers ask their daemon, as the hook configured Kineto
     retry_s: float = 0.5  # how often a target that is NOT_MATCHED or BUSY is asked for again

@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 LATE_START_NS = 250_000_000
 
 
+# Of the time that is left for verification: then columns are given up, so that they never cost a trace its allowance.
+_COLUMNS_SHARE = 0.5
+
+
 class _GivenUp(Exception):
     """The delivery ends here: `reason`, and whether the raw bytes may still be archived beside the failure."""
 
@@ -48,6 +52,7 @@ class Delivery:
         journal: Journal,
         *,
         encoding: Encoding,
+        columns: bool,
         allowance_share: float,
     ) -> None:
         self._book = book
@@ -55,6 +60,7 @@ class Delivery:
         self._archive = archive
         self._journal = journal
         self._encoding = encoding
+        self._columns = columns
         self._allowance_share = allowance_share
         self._tasks: dict[tuple[str, str], asyncio.Task[None]] = {}
 
@@ -118,6 +124,8 @@ class Delivery:
             rank=registration.rank,
             bound_by=registration.bound_by,
             encoding=self._encoding,
+            columns=str(target.columns) if self._columns else "",
+            columns_by=time.monotonic() + _COLUMNS_SHARE * max(0.0, deadline - time.monotonic()),
         )
         self._book.merge(target, msgspec.structs.replace(target.fact, note="verifying"))
         pause = FIRST_PAUSE_S

@@ -2,8 +2,9 @@
 
 Every trace has an allowance by its own size (`states.allowance_s`), so a small one can't wait for minutes until large
 ones have been read: while all processes read large files, the spare one takes the small ones.
-A process that dies while it reads is replaced and its file is read once more; if the second one dies too, the file (or
-the machine) is the reason. A reading that nobody waits for any longer is ended at once.
+A process that dies while it reads is replaced and its file is read once more, this time without making columns; if the
+second one dies too, the file (or the machine) is the reason. A reading that nobody waits for any longer is ended at
+once.
 """
 
 from __future__ import annotations
@@ -117,10 +118,12 @@ class VerifyPool:
         return self._waiting[0][0] <= SMALL and all(other.reading > SMALL for other in self._regular)
 
     async def _read(self, slot: _Slot, job: Job, result: asyncio.Future[Verified]) -> None:
-        trouble = ""
+        trouble, wanted = "", job.columns
         for attempt in range(1, TRIES + 1):
             if result.done():
                 return
+            if attempt > 1:
+                job = msgspec.structs.replace(job, columns="")
             asked = asyncio.create_task(slot.ask(job))
             either: set[asyncio.Future[Any]] = {asked, result}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -137,6 +140,8 @@ class VerifyPool:
                 await slot.abandon(job)
                 continue
             if answer.verified is not None:
+                if answer.no_columns or (attempt > 1 and wanted):
+                    log.warning("no columns path=%s why=%r", job.path, answer.no_columns or trouble)
                 result.set_result(answer.verified)
                 return
             if (broken := answer.broken) is not None:
@@ -196,7 +201,8 @@ class _Slot:
         pid = None if self._process is None else self._process.pid
         await self.stop()
         if pid is not None:
-            scratch_of(job, pid).unlink(missing_ok=True)
+            for path in scratch_of(job, pid):
+                path.unlink(missing_ok=True)
 
     async def stop(self) -> None:
         process, self._process = self._process, None

@@ -20,13 +20,17 @@ import msgspec
 from sameshot.agent.capturebook import Verified
 from sameshot.errors import TraceError
 from sameshot.model import BoundBy, Encoding
-from sameshot.trace.verify import Expectation, verify
+from sameshot.trace.stored import verify_and_store
+from sameshot.trace.verify import Expectation
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Job(msgspec.Struct, frozen=True):
-    """Read `path`, expect this identity, leave the bytes for the archive at `stored`."""
+    """Read `path`, expect this identity, leave the bytes for the archive at `stored`.
+
+    With `columns` its events go there as Parquet, unless that fails or is not done `columns_by` (monotonic clock).
+    """
 
     path: str
     stored: str
@@ -34,6 +38,8 @@ class Job(msgspec.Struct, frozen=True):
     rank: int | None
     bound_by: BoundBy
     encoding: Encoding
+    columns: str = ""
+    columns_by: float | None = None
 
 
 class Broken(msgspec.Struct, frozen=True):
@@ -46,28 +52,35 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """Exactly one is set; `errno` with `trouble` where the system refused something."""
+    """Exactly one is set; `errno` with `trouble` where the system refused something.
+
+    `no_columns` is why a verified trace goes without the columns that were wanted.
+    """
 
     verified: Verified | None = None
     broken: Broken | None = None
     trouble: str | None = None
     errno: int | None = None
+    no_columns: str = ""
 
 
-def scratch_of(job: Job, pid: int) -> Path:
-    """Where the process `pid` writes while it is not done: a name that no other process uses."""
-    return Path(f"{job.stored}.{pid}")
+def scratch_of(job: Job, pid: int) -> tuple[Path, Path]:
+    """Where the process `pid` writes bytes and columns while it is not done: names that no other process uses."""
+    return Path(f"{job.stored}.{pid}"), Path(f"{job.columns or job.stored + '.columns'}.{pid}")
 
 
 def do(job: Job) -> Answer:
-    scratch = scratch_of(job, os.getpid())
+    scratch, columns_scratch = scratch_of(job, os.getpid())
     try:
-        found = verify(
+        stored = verify_and_store(
             Path(job.path),
             Expectation(registration=job.registration, rank=job.rank, bound_by=job.bound_by),
             store_as=scratch,
             encoding=job.encoding,
+            columns_as=columns_scratch if job.columns else None,
+            columns_by=job.columns_by,
         )
+        found = stored.trace
         verified = Verified(
             stored_size=found.size,
             stored_sha256=found.sha256,
@@ -76,9 +89,12 @@ def do(job: Job) -> Answer:
             raw_sha256=found.raw_sha256,
             window_start_ns=found.window_start_ns,
             window_end_ns=found.window_end_ns,
+            columns=stored.columns,
         )
+        if stored.columns is not None:
+            os.replace(columns_scratch, job.columns)
         os.replace(scratch, job.stored)
-        return Answer(verified=verified)
+        return Answer(verified=verified, no_columns=stored.trouble)
     except TraceError as error:
         return Answer(broken=Broken(error.kind, error.detail, error.byte_offset, error.event_index))
     except OSError as error:
@@ -88,8 +104,9 @@ def do(job: Job) -> Answer:
     except Exception as error:  # the agent decides what a broken reader means for the trace
         return Answer(trouble=f"{type(error).__name__}: {error}")
     finally:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
+        for path in (scratch, columns_scratch):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def main(arguments: list[str]) -> None:

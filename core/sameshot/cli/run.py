@@ -60,6 +60,10 @@ def run(
     arm_spawned: Annotated[
         bool, typer.Option("--arm-spawned", help="The script starts its ranks itself with mp.spawn.")
     ] = False,
+    columns: Annotated[
+        bool,
+        typer.Option("--columns/--no-columns", help="Archive the events as Parquet, too: analysis is faster then."),
+    ] = True,
 ) -> None:
     """Run a training command so that it can be captured at any time. Its exit code is returned unchanged."""
     setup = LocalSetup(
@@ -72,6 +76,7 @@ def run(
         policy=read_policy(policy),
         single=single,
         arm_spawned=arm_spawned,
+        columns=columns,
     )
     local = LocalRun(setup)
     try:

@@ -52,6 +52,9 @@ def agent(
     ),
     dynolog: Annotated[str, typer.Option(help="host:port of the stock daemon.")] = "127.0.0.1:1778",
     encoding: Annotated[Encoding, typer.Option(help="How traces are stored.")] = Encoding.GZIP,
+    columns: Annotated[
+        bool, typer.Option("--columns/--no-columns", help="Archive the events of each trace as Parquet, too.")
+    ] = True,
     verify_workers: Annotated[int, typer.Option(help="Processes that read traces.", min=1)] = 1,
     end_with_stdin: EndOption = False,
 ) -> None:
@@ -70,6 +73,7 @@ def agent(
         backend=backend,
         dynolog=dynolog,
         encoding=encoding,
+        columns=columns,
         verify_workers=verify_workers,
     )
     _serve(serve(config), end_with_stdin)

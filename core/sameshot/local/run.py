@@ -48,6 +48,7 @@ class LocalSetup(msgspec.Struct, frozen=True):
     local_world_size: int | None = None
     single: bool = False
     arm_spawned: bool = False
+    columns: bool = True
 
     def __post_init__(self) -> None:
         check_name(self.name, "job name")
@@ -160,6 +161,8 @@ class LocalRun:
 
     def _start_agent(self, index: int, node: str, folder: Path) -> None:
         extra = ["--dynolog", self.dynolog[index]] if self.dynolog else []
+        if not self.setup.columns:
+            extra.append("--no-columns")
         self._spawn(
             f"agent-{index}",
             sameshot_argv(

@@ -39,12 +39,12 @@ def verify_and_store(
     store_as: Path,
     encoding: Encoding,
     columns_as: Path | None,
-    columns_within_s: float | None = None,
+    columns_by: float | None = None,
 ) -> StoredTrace:
     """`verify(…, store_as=…)`, with the columns of a sound trace at `columns_as` (None: they are not wanted).
 
-    After `columns_within_s` seconds columns are given up, so that they can't cost a trace its allowance. Raises what
-    `verify` raises; then, and where columns failed, there is no file at `columns_as`.
+    At `columns_by` (of the monotonic clock) columns are given up, so that they can't cost a trace its allowance. Raises
+    what `verify` raises; then, and where columns failed, there is no file at `columns_as`.
     """
     trace = verify(source, expect, store_as=store_as, encoding=encoding)
     return StoredTrace(trace)
