@@ -23,6 +23,7 @@ class Cat(enum.IntEnum):
     SKIPPED = 6
     UNKNOWN = 7
     SYNC = 8  # a wait of a stream or a thread for a device (cuda_sync): never work
+    MIRROR = 9  # repeats a host annotation on the device that it launched work on: no work of its own
 
 
 # Lower case. Kineto's own (libkineto include/ActivityType.h, `_activityTypeNames`), for every vendor; the capitalised
@@ -54,7 +55,7 @@ CATEGORIES: dict[str, Cat] = {
     "cuda_sync": Cat.SYNC,
     "xpu_sync": Cat.SYNC,
     # No time of their own: they mirror kernels or calls, or are samples, marks and arrows.
-    "gpu_user_annotation": Cat.SKIPPED,
+    "gpu_user_annotation": Cat.MIRROR,
     "collective_comm": Cat.SKIPPED,
     "cuda_event": Cat.SKIPPED,
     "cuda_profiler_range": Cat.SKIPPED,
@@ -100,6 +101,25 @@ def is_gloo_span(name: str) -> bool:
 def is_fetch(name: str) -> bool:
     """The DataLoader's `__next__`."""
     return DATA_FETCH.match(name) is not None
+
+
+# Where nothing marks the fetch: frames of the loader (recorded as "file(line): function"), and what people call the range
+# around it in their loops (seen in public traces: "## data_load ##", "## wait_for_batch ##").
+_LOADER_FRAME = re.compile(r".*dataloader\.py\(\d+\): __next__$")
+_SOUNDS_LIKE_FETCH = re.compile(
+    r"\W*(?:(?:get|next|fetch|load|wait)_?(?:for_)?(?:next_)?(?:batch|data)|data_?(?:load(?:ing|er)?|fetch(?:ing)?|wait))\W*$",
+    re.IGNORECASE,
+)
+
+
+def is_loader_frame(name: str) -> bool:
+    """The Python frame of the DataLoader's `__next__`."""
+    return _LOADER_FRAME.match(name) is not None
+
+
+def sounds_like_fetch(name: str) -> bool:
+    """An annotation whose name says that it fetches a batch."""
+    return _SOUNDS_LIKE_FETCH.match(name.replace(" ", "_")) is not None
 
 
 def is_step_mark(name: str) -> bool:
@@ -228,6 +248,21 @@ def is_launch(name: str) -> bool:
 def is_graph_launch(name: str) -> bool:
     """A runtime call that launches a whole graph: one call, many kernels."""
     return _GRAPH_LAUNCH.match(name) is not None
+
+
+def is_copy_to_device(name: str) -> bool:
+    """A copy from host memory to a device: "Memcpy HtoD (Pageable -> Device)", ROCm's "CopyHostToDevice"."""
+    return name.startswith(("Memcpy HtoD", "CopyHostToDevice", "Memcpy M2D"))
+
+
+def is_pageable(name: str) -> bool:
+    """A copy from or to pageable memory: the driver stages it, and the call returns only then (CUDA's API notes)."""
+    return "Pageable" in name
+
+
+def is_asynchronous(name: str) -> bool:
+    """A copy call that returns before the copy is done. ROCm's `hipMemcpyWithStream` does not."""
+    return "Async" in name
 
 
 _COPY = re.compile(r"Memcpy\s+(\w+)\s*(?:\((.+?)\s*->\s*(.+?)\))?")
