@@ -18,7 +18,7 @@ from sameshot.analysis.load import Loaded, artifact_of, load, load_trace, who
 from sameshot.analysis.rank import summarise
 from sameshot.analysis.summary import RANK_SCHEMA, RankSummary, Summary
 from sameshot.errors import CaptureFailed, VerificationFailed
-from sameshot.manifest import Target
+from sameshot.manifest import Manifest, Target
 from sameshot.storage import Storage
 from sameshot.trace.capture_check import locate, read_manifest
 from sameshot.trace.pool import in_processes
@@ -29,6 +29,14 @@ Progress = Callable[[int, int, str], None]
 _POOL_FROM = 96 << 20  # bytes of JSON; below, starting processes costs more than they save
 _POOL_FROM_COLUMNS = 1 << 30  # the same where they are read as columns
 _MOST_WORKERS = 8
+
+
+class Mapped(msgspec.Struct, frozen=True):
+    """A manifest and the summary of each of its ranks that has a trace; `location` is the manifest's address."""
+
+    manifest: Manifest
+    ranks: list[RankSummary]
+    location: str
 
 
 def map_rank(trace: BinaryIO | Path, target: Target) -> RankSummary:
@@ -87,6 +95,17 @@ def analyze(
 
     Raises UnknownCapture, ManifestError, VerificationFailed, StorageError, and CaptureFailed where no rank has a trace.
     """
+    mapped = map_capture(location, cache=None if out is None else out / "columns", workers=workers, progress=progress)
+    result = reduce_ranks(mapped.manifest, mapped.ranks, location=mapped.location)
+    if out is not None:
+        write(result, out)
+    return result
+
+
+def map_capture(
+    location: str, *, cache: Path | None = None, workers: int | None = None, progress: Progress | None = None
+) -> Mapped:
+    """Summarise every rank of the capture at this path or URI; arguments and errors are those of `analyze`."""
     storage, key = locate(location)
     manifest = read_manifest(storage, key)
     targets = [target for target in manifest.targets if target.artifact is not None]
@@ -96,15 +115,11 @@ def analyze(
             + "; ".join(f"{who(t)}: {t.failure.reason.value}" for t in manifest.targets if t.failure is not None)
         )
     summaries = []
-    cache = None if out is None else out / "columns"
     for summary in _map_all(storage, _folder(key), targets, _workers(workers, targets), cache):
         summaries.append(summary)
         if progress is not None:
             progress(len(summaries), len(targets), summary.target_id)
-    result = reduce_ranks(manifest, summaries, location=storage.uri(key))
-    if out is not None:
-        write(result, out)
-    return result
+    return Mapped(manifest, summaries, storage.uri(key))
 
 
 def write(summary: Summary, out: Path) -> None:

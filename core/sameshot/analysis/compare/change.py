@@ -1,0 +1,157 @@
+"""One measure of two captures: the difference, and the bound below which it is noise.
+
+    delta = centre(after) - centre(before)
+    noise = half the width of the 95 % interval of delta, from resampling the samples of each capture (bootstrap);
+            with fewer than 8 samples on a side the sum of the sides' half ranges, which is wider; below 4 unknown
+
+Steps of one capture show what varies from step to step. What varies from run to run (another machine, another
+placement) does not show in them: captures of two runs can differ by more than this noise although the program is the
+same.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from sameshot.analysis.measures import ns
+from sameshot.analysis.summary import CaptureInfo
+
+COMPARISON_SCHEMA = "sameshot.dev/comparison/v1"
+
+Floats = npt.NDArray[np.float64]
+
+LEAST = 4  # samples on each side; fewer say nothing of noise
+_FEW = 8
+_RESAMPLES = 1000
+_MOST = 2000  # samples that are looked at: more change nothing and cost memory
+_RELEVANT = 0.01  # of a step: smaller differences are real, perhaps, but nobody's problem
+
+
+class Outcome(enum.StrEnum):
+    SLOWER = "slower"
+    FASTER = "faster"
+    SAME = "same"  # no more than noise, or than a hundredth of a step
+    UNKNOWN = "unknown"  # too few samples to say what is noise
+
+
+class Change(msgspec.Struct, frozen=True, rename=ns("before", "after", "delta", "noise")):
+    """One measure in both captures, in ns per step (`per` = "step"), call or window. `delta` = after - before.
+
+    `where` is the whole job, a rank, a kernel or a collective; `samples_*` is how many numbers each side rests on.
+    """
+
+    measure: str
+    where: str
+    per: str
+    before: int
+    after: int
+    delta: int
+    noise: int | None
+    share: float | None  # of the value before
+    outcome: Outcome
+    samples_before: int
+    samples_after: int
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that two captures differ in. `changes` are sorted by the size of their delta per step."""
+
+    schema: str = COMPARISON_SCHEMA
+    generator: str
+    generated_at: str
+    before: CaptureInfo
+    after: CaptureInfo
+    ranks_before: int
+    ranks_after: int
+    sentences: tuple[str, ...]
+    warnings: tuple[str, ...]
+    step: Change | None
+    parts: tuple[Change, ...]  # main thread and devices, per step
+    waits: tuple[Change, ...]  # data wait, host-bound time, waiting for late ranks
+    ranks: tuple[Change, ...]  # step parts and device time of single ranks that changed
+    kernels: tuple[Change, ...]
+    operators: tuple[Change, ...]
+    collectives: tuple[Change, ...]
+    appeared: tuple[str, ...]  # kernels that only the later capture has, with their time per step
+    vanished: tuple[str, ...]
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        step = () if self.step is None else (self.step,)
+        return (*step, *self.parts, *self.waits, *self.ranks, *self.kernels, *self.operators, *self.collectives)
+
+
+def noise_of(before: Floats, after: Floats, centre: Callable[..., npt.NDArray[np.float64]] = np.median) -> float | None:
+    """Half the width of the 95 % interval of centre(after) - centre(before); None where that can't be known."""
+    fewest = min(len(before), len(after))
+    if fewest < LEAST:
+        return None
+    if fewest < _FEW:
+        return float(np.ptp(before) + np.ptp(after)) / 2
+    random = np.random.default_rng(0)  # the same files give the same report
+
+    def resampled(values: Floats) -> Floats:
+        values = values[:: max(1, -(-len(values) // _MOST))]
+        return centre(values[random.integers(0, len(values), (_RESAMPLES, len(values)), dtype=np.int32)], axis=1)
+
+    low, high = np.percentile(resampled(after) - resampled(before), (2.5, 97.5))
+    return float(high - low) / 2
+
+
+def change(
+    measure: str,
+    where: str,
+    per: str,
+    before: Floats,
+    after: Floats,
+    *,
+    relevant: float,
+    centre: Callable[..., npt.NDArray[np.float64]] = np.median,
+) -> Change:
+    """Compare two sets of samples, in ns. `relevant` (ns): smaller differences are SAME whatever the noise."""
+    was, now = float(centre(before)), float(centre(after))
+    return settled(measure, where, per, was, now, noise_of(before, after, centre), (len(before), len(after)), relevant)
+
+
+def settled(
+    measure: str,
+    where: str,
+    per: str,
+    was: float,
+    now: float,
+    noise: float | None,
+    samples: tuple[int, int],
+    relevant: float,
+) -> Change:
+    """A change whose noise is known already."""
+    delta = now - was
+    if noise is None:
+        outcome = Outcome.UNKNOWN if abs(delta) > relevant else Outcome.SAME
+    elif abs(delta) <= max(noise, relevant):
+        outcome = Outcome.SAME
+    else:
+        outcome = Outcome.SLOWER if delta > 0 else Outcome.FASTER
+    return Change(
+        measure=measure,
+        where=where,
+        per=per,
+        before=round(was),
+        after=round(now),
+        delta=round(now) - round(was),
+        noise=None if noise is None else round(noise),
+        share=delta / was if was else None,
+        outcome=outcome,
+        samples_before=samples[0],
+        samples_after=samples[1],
+    )
+
+
+def relevant_ns(step_before: float | None, step_after: float | None) -> float:
+    """The smallest difference per step that is worth a word."""
+    steps = [step for step in (step_before, step_after) if step]
+    return _RELEVANT * min(steps) if steps else 0.0

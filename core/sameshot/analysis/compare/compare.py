@@ -1,0 +1,242 @@
+"""From two sides to a `Comparison`. Pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+import sameshot
+from sameshot.analysis.compare import samples
+from sameshot.analysis.compare.change import Change, Comparison, Outcome, change, relevant_ns, settled
+from sameshot.analysis.compare.samples import (
+    DEVICE_PARTS,
+    Named,
+    Side,
+    device_per_step,
+    over_steps,
+    part_per_step,
+)
+from sameshot.analysis.job import PART_WORDS
+from sameshot.analysis.summary import CollectiveRow, Part, RankSummary, Summary, Verdict
+from sameshot.analysis.text import count, ms, percent
+
+_MOST_ROWS = 50
+_Z95 = 1.96
+_TOLD = 4  # changes that a sentence names
+
+DEVICE_WORDS = {
+    "compute": "GPU computing",
+    "communication": "GPU only communicating",
+    "memory": "GPU only copying",
+    "idle": "GPU idle",
+}
+
+NOISE_CAVEAT = (
+    "Noise is what varies from step to step and from call to call within one capture. What varies from run to run "
+    "(another machine, another placement) is not in it: repeat a capture before you trust a small difference."
+)
+
+
+def compare(before: Side, after: Side) -> Comparison:
+    """What `after` does slower or faster than `before`, per training step."""
+    was, now = samples.step_times(before), samples.step_times(after)
+    medians = [float(np.median(times)) if len(times) else None for times in (was, now)]
+    relevant = relevant_ns(*medians)
+    step = change("step time", "job", "step", was, now, relevant=relevant) if len(was) and len(now) else None
+    kernels, appeared, vanished = _named("kernel", samples.kernels, before, after, relevant)
+    operators, _, _ = _named("operator", samples.operators, before, after, relevant)
+    found = Comparison(
+        generator=f"sameshot {sameshot.__version__}",
+        generated_at=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        before=before.summary.capture,
+        after=after.summary.capture,
+        ranks_before=len(before.ranks),
+        ranks_after=len(after.ranks),
+        sentences=(),
+        warnings=tuple(_warnings(before, after)),
+        step=step,
+        parts=_largest(_parts("job", before.stepped, after.stepped, relevant)),
+        waits=_largest(_waits(before, after, relevant)),
+        ranks=_largest(_ranks(before, after, relevant)),
+        kernels=kernels,
+        operators=operators,
+        collectives=_largest(_collectives(before.summary, after.summary)),
+        appeared=appeared,
+        vanished=vanished,
+    )
+    return msgspec.structs.replace(found, sentences=tuple(_sentences(found, before.summary, after.summary)))
+
+
+def _largest(changes: Iterable[Change]) -> tuple[Change, ...]:
+    return tuple(sorted(changes, key=lambda c: (-abs(c.delta), c.measure, c.where))[:_MOST_ROWS])
+
+
+def _parts(
+    where: str, before: Sequence[RankSummary], after: Sequence[RankSummary], relevant: float
+) -> Iterator[Change]:
+    """Where the time of a step goes, on the main thread and on the devices."""
+    measures = [(f"main thread {PART_WORDS[part]}", part_per_step(part)) for part in Part]
+    measures += [(DEVICE_WORDS[name], device_per_step(name)) for name in DEVICE_PARTS]
+    for name, value in measures:
+        was, now = over_steps(before, value), over_steps(after, value)
+        if len(was) and len(now) and (was.any() or now.any()):
+            yield change(name, where, "step", was, now, relevant=relevant, centre=np.mean)
+
+
+def _waits(before: Side, after: Side, relevant: float) -> Iterator[Change]:
+    """Data wait, host-bound time and waiting for late ranks: their noise is that of ranks, not of steps."""
+    for name, value in _WAITS:
+        was, now = (
+            np.asarray(
+                [found / side.steps_done([rank]) for rank in side.stepped if (found := value(rank)) is not None],
+                dtype=np.float64,
+            )
+            for side in (before, after)
+        )
+        if len(was) and len(now) and (was.any() or now.any()):
+            yield change(name, "per rank", "step", was, now, relevant=relevant, centre=np.mean)
+
+
+_WAITS: tuple[tuple[str, Callable[[RankSummary], int | None]], ...] = (
+    ("data wait", lambda rank: None if rank.data_wait is None else rank.data_wait.raw),
+    ("data wait that the GPU felt", lambda rank: None if rank.data_wait is None else rank.data_wait.felt),
+    ("GPU waits for the launching thread", lambda rank: None if rank.host_bound is None else rank.host_bound.total),
+)
+
+
+def _ranks(before: Side, after: Side, relevant: float) -> Iterator[Change]:
+    """Single ranks whose main thread or devices do something for longer or shorter than before."""
+    earlier = {rank.identity.rank: rank for rank in before.stepped if rank.identity.rank is not None}
+    for rank in after.stepped:
+        known = earlier.get(rank.identity.rank) if rank.identity.rank is not None else None
+        if known is not None and len(earlier) > 1:
+            for one in _parts(rank.label, [known], [rank], relevant):
+                if one.outcome in (Outcome.SLOWER, Outcome.FASTER):
+                    yield one
+
+
+def _named(
+    measure: str, of: samples.OfSide, before: Side, after: Side, relevant: float
+) -> tuple[tuple[Change, ...], tuple[str, ...], tuple[str, ...]]:
+    """Kernels or operators per step and rank; those that only one side has are named apart.
+
+    The noise of a sum of n durations is that of its count of durations: 1.96 σ √n, of both sides.
+    """
+    was, now = of(before), of(after)
+    steps = [side.steps_done() for side in (before, after)]
+    if not all(steps):
+        return (), (), ()
+
+    def per_step(named: Named, side: int) -> float:
+        return named.total / steps[side]
+
+    changes = []
+    for name in was.keys() & now.keys():
+        noise = None
+        if (spread := was[name].variance) is not None and (other := now[name].variance) is not None:
+            noise = _Z95 * float(
+                np.sqrt(spread * was[name].count) / steps[0] + np.sqrt(other * now[name].count) / steps[1]
+            )
+        sides = per_step(was[name], 0), per_step(now[name], 1)
+        changes.append(settled(measure, name, "step", *sides, noise, (was[name].count, now[name].count), relevant / 2))
+
+    def only(mine: dict[str, Named], others: dict[str, Named], side: int) -> tuple[str, ...]:
+        lone = sorted(((per_step(mine[name], side), name) for name in mine.keys() - others.keys()), reverse=True)
+        return tuple(f"{name}: {ms(total)} per step" for total, name in lone[:_MOST_ROWS] if total >= relevant / 2)
+
+    return _largest(changes), only(now, was, 1), only(was, now, 0)
+
+
+def _collectives(before: Summary, after: Summary) -> Iterator[Change]:
+    """Wait and transfer of one call, for kinds and sizes that both captures matched."""
+
+    def rows(summary: Summary) -> dict[tuple[str, str], CollectiveRow]:
+        return {(row.stream, row.signature): row for row in summary.collectives if row.matched and row.wait is not None}
+
+    earlier = rows(before)
+    for key, now in rows(after).items():
+        if (was := earlier.get(key)) is None:
+            continue
+        where, matched = f"{now.signature} ({now.stream})", (was.matched, now.matched)
+        for name, old, new in (
+            ("transfer", was.mean_transfer, now.mean_transfer),
+            ("wait for the last rank", was.mean_wait, now.mean_wait),
+        ):
+            if old is not None and new is not None:
+                yield settled(name, where, "call", old, new, None, matched, 0.05 * max(old, new))
+
+
+def _warnings(before: Side, after: Side) -> Iterator[str]:
+    for what, side in (("earlier", before), ("later", after)):
+        summary = side.summary
+        if summary.missing:
+            yield (
+                f"The {what} capture lacks {', '.join(summary.missing_ranks)}: it rests on "
+                f"{count(summary.analysed_ranks, 'rank')} of {summary.expected_ranks}."
+            )
+        if not side.stepped:
+            yield f"No training steps could be recognised in the {what} capture, so nothing is compared per step."
+    if before.summary.capture.series != after.summary.capture.series:
+        yield (
+            f"The captures belong to different series ({before.summary.capture.series or before.summary.capture.job} "
+            f"and {after.summary.capture.series or after.summary.capture.job}): they may not be comparable."
+        )
+    if len(before.ranks) != len(after.ranks):
+        yield f"The captures have {len(before.ranks)} and {count(len(after.ranks), 'rank')}."
+    sizes = [side.summary.capture.world_size for side in (before, after)]
+    if None not in sizes and sizes[0] != sizes[1]:
+        yield f"The jobs had {sizes[0]} and {sizes[1]} ranks: a step does not do the same work."
+    yield NOISE_CAVEAT
+
+
+def _sentences(found: Comparison, before: Summary, after: Summary) -> Iterator[str]:
+    """What a person should know first."""
+    if (step := found.step) is None:
+        yield "Step times can't be compared: at least one capture has no recognised steps"
+    else:
+        bound = "noise unknown, too few steps" if step.noise is None else f"noise ± {ms(step.noise)}"
+        share = "" if step.share is None else f" ({'+' if step.delta > 0 else '−'}{percent(abs(step.share))})"
+        rests = f"{bound}; {step.samples_before} and {count(step.samples_after, 'step')}"
+        verb = {
+            Outcome.SLOWER: f"A step got slower by {ms(step.delta)}{share}",
+            Outcome.FASTER: f"A step got faster by {ms(-step.delta)}{share}",
+            Outcome.SAME: "A step takes as long as before",
+            Outcome.UNKNOWN: f"A step differs by {ms(step.delta)}{share}, which may be noise",
+        }[step.outcome]
+        yield f"{verb}: {ms(step.before)} before, {ms(step.after)} after ({rests})"
+    for outcome, word in ((Outcome.SLOWER, "More time per step"), (Outcome.FASTER, "Less time per step")):
+        told = [c for c in (*found.parts, *found.waits) if c.outcome is outcome]
+        if told:
+            listed = sorted(told, key=lambda c: -abs(c.delta))[:_TOLD]
+            yield f"{word}: " + ", ".join(f"{c.measure} {_signed(c.delta)}" for c in listed)
+    ranks = [c for c in found.ranks if c.outcome is Outcome.SLOWER]
+    if ranks:
+        yield "Ranks that changed most: " + ", ".join(
+            f"{c.where} ({c.measure} {_signed(c.delta)})" for c in ranks[:_TOLD]
+        )
+    for noun, rows in (("kernels", found.kernels), ("operators", found.operators)):
+        slower = [c for c in rows if c.outcome is Outcome.SLOWER]
+        if slower:
+            yield f"Slower {noun}: " + ", ".join(f"{c.where} {_signed(c.delta)} per step" for c in slower[:_TOLD])
+    if text := _late(before, after):
+        yield text
+
+
+def _late(before: Summary, after: Summary) -> str:
+    """Which rank is late now and was not before, and the reverse."""
+    names = [{late.label for late in summary.late.ranks} for summary in (before, after)]
+    if Verdict.UNKNOWN in (before.late.verdict, after.late.verdict):
+        return ""
+    parts = []
+    if new := sorted(names[1] - names[0]):
+        parts.append(f"{', '.join(new)} {'makes' if len(new) == 1 else 'make'} the others wait now, and did not before")
+    if gone := sorted(names[0] - names[1]):
+        parts.append(f"{', '.join(gone)} {'is' if len(gone) == 1 else 'are'} no longer late")
+    return "; ".join(parts)
+
+
+def _signed(delta: int) -> str:
+    return f"+{ms(delta)}" if delta > 0 else ms(delta)

@@ -1,0 +1,307 @@
+"""One trace of several ranks on one clock, to look at in Perfetto (`sameshot merge`).
+
+    ts  = (the rank's CLOCK_REALTIME + its host's offset) - the start of the first window       µs, exact to the ns
+    pid = the number of the rank and its process: unique over all ranks, in order of ranks
+    id  = what connects flow arrows, numbered anew: ranks use the same numbers for different arrows
+
+Everything else of an event stays as it was recorded. Format: the Trace Event Format in its object form, which
+ui.perfetto.dev and chrome://tracing open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+from isal import igzip
+
+from sameshot.analysis.measures import Clocks, HostClock
+from sameshot.analysis.summary import RankSummary
+from sameshot.errors import UsageError, VerificationFailed
+from sameshot.manifest import Manifest, Target
+from sameshot.storage import Storage
+from sameshot.trace.raw import read_raw_events
+from sameshot.trace.verify import Expectation, verify
+from sameshot.trace.window import to_ns
+
+Progress = Callable[[int, int, str], None]
+
+_NOT_EVENTS_OF_TIME = frozenset({"M"})
+_FLOWS = frozenset({"s", "t", "f"})
+_TRACKS = 1_000_000  # pids per rank: far more than processes and devices in a trace
+_ENCODE = msgspec.json.Encoder()
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What the merged trace holds of one rank."""
+
+    label: str
+    target_id: str
+    host: str | None
+    offset_ns: int | None  # added to its clock; None: its host could not be aligned, its own clock is shown
+    expected_error_ns: int | None
+    events: int  # written
+    left_out: int  # outside the window that was asked for
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """A written merged trace. `start_ns` is CLOCK_REALTIME of the reference host at ts = 0."""
+
+    path: str
+    start_ns: int
+    parts: tuple[Part, ...]
+
+
+class _Clock(msgspec.Struct, frozen=True):
+    offset: int | None
+    drift: float
+    error: int | None
+
+    def aligned(self, at_ns: int, start_ns: int) -> int:
+        """A moment of this host's CLOCK_REALTIME on the reference's."""
+        return at_ns + (self.offset or 0) + round(self.drift * (at_ns - start_ns) / 1e9)
+
+
+def choose(manifest: Manifest, ranks: Sequence[int] | None) -> list[Target]:
+    """The targets of these ranks (None: all with a trace). Raises UsageError for a rank without one."""
+    held = [target for target in manifest.targets if target.artifact is not None]
+    if ranks is None:
+        return held
+    have = {target.identity.rank for target in held}
+    lacking = sorted(set(ranks) - {rank for rank in have if rank is not None})
+    if lacking:
+        raise UsageError(
+            f"The capture holds no trace of {'rank' if len(lacking) == 1 else 'ranks'} "
+            f"{', '.join(map(str, lacking))}; it has {', '.join(sorted(map(str, have)))}."
+        )
+    return [target for target in held if target.identity.rank in set(ranks)]
+
+
+def merge(
+    storage: Storage,
+    prefix: str,
+    targets: Sequence[Target],
+    out: Path,
+    *,
+    clocks: Clocks | None,
+    summaries: Sequence[RankSummary] = (),
+    window_ns: tuple[int | None, int | None] = (None, None),
+    progress: Progress | None = None,
+) -> Merged:
+    """Write the traces of `targets` into one gzipped trace.
+
+    `prefix` leads to the manifest's folder in `storage`. `clocks` are those of the summary of the same capture.
+    `summaries` add a track with the inferred steps of each rank. `window_ns` (from, to) counts from the start of the
+    first window; spans that reach into it are kept whole. Nothing appears at `out` unless all of it was written.
+
+    Raises VerificationFailed where bytes are not those of the manifest, TraceError and StorageError.
+    """
+    by_host = {clock.host: clock for clock in clocks.hosts} if clocks is not None else {}
+    single = len({_host(target) for target in targets}) <= 1
+    start_ns = min(
+        _clock_of(target, by_host, single=single).aligned(_artifact(target).window_start_ns, 0 if single else start)
+        for target in targets
+        for start in (_artifact(target).window_start_ns,)
+    )
+    marks = {summary.target_id: summary for summary in summaries}
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    parts = []
+    try:
+        with igzip.open(part, "wb", compresslevel=1) as file:  # type: ignore[no-untyped-call]
+            writer = _Writer(file)
+            for number, target in enumerate(targets):
+                clock = _clock_of(target, by_host, single=single)
+                one = _RankWriter(writer, target, clock, number, start_ns, window_ns)
+                _read(storage, prefix, target, one)
+                one.finish(marks.get(target.target_id))
+                parts.append(one.part())
+                if progress is not None:
+                    progress(number + 1, len(targets), target.target_id)
+            writer.close({"displayTimeUnit": "ms", "sameshot": {"start_ns": str(start_ns), "ranks": parts}})
+        os.replace(part, out)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+    return Merged(str(out), start_ns, tuple(parts))
+
+
+def _read(storage: Storage, prefix: str, target: Target, one: _RankWriter) -> None:
+    artifact = _artifact(target)
+    with storage.open_read(prefix + artifact.uri) as stream:
+        found = verify(stream, Expectation())
+    if (found.size, found.sha256) != (artifact.size, artifact.sha256):
+        raise VerificationFailed(
+            f"The trace of {one.label} ({artifact.uri}) is not the one that the manifest states; nothing was written. "
+            "Fetch it again from where it came from."
+        )
+    one.base_ns = found.base_time_ns or 0
+    with storage.open_read(prefix + artifact.uri) as stream:
+        read_raw_events(stream, artifact.raw_sha256, one.take)
+
+
+def _artifact(target: Target) -> Any:
+    assert target.artifact is not None, target.target_id
+    return target.artifact
+
+
+def _host(target: Target) -> str | None:
+    return target.identity.host or target.identity.node
+
+
+def _clock_of(target: Target, by_host: dict[str, HostClock], *, single: bool) -> _Clock:
+    """All ranks of one host share a clock: then there is nothing to align."""
+    found = by_host.get(_host(target) or "")
+    if found is not None and found.offset is not None:
+        return _Clock(found.offset, found.drift or 0.0, found.expected_error)
+    return _Clock(0 if single else None, 0.0, None)
+
+
+class _Writer:
+    """The JSON text around events."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._first = True
+        self._flows = 0
+        file.write(b'{"traceEvents":[\n')
+
+    def write(self, events: list[dict[str, Any]]) -> None:
+        if events:
+            lines = b",\n".join(_ENCODE.encode(event) for event in events)
+            self._file.write(lines if self._first else b",\n" + lines)
+            self._first = False
+
+    def flow(self) -> int:
+        self._flows += 1
+        return self._flows
+
+    def close(self, members: dict[str, Any]) -> None:
+        self._file.write(b"\n]," + _ENCODE.encode(members)[1:] + b"\n")
+
+
+class _RankWriter:
+    """Moves one rank's events onto the common clock, under processes of its own."""
+
+    def __init__(
+        self,
+        writer: _Writer,
+        target: Target,
+        clock: _Clock,
+        number: int,
+        start_ns: int,
+        window_ns: tuple[int | None, int | None],
+    ) -> None:
+        rank = target.identity.rank
+        self.label = target.target_id if rank is None else f"rank {rank}"
+        self.base_ns = 0
+        self._writer = writer
+        self._target = target
+        self._clock = clock
+        self._number = number
+        self._start_ns = start_ns
+        self._from, self._to = window_ns
+        self._pids: dict[Any, int] = {}
+        self._flows: dict[Any, int] = {}
+        self._named: set[int] = set()
+        self._events = 0
+        self._left_out = 0
+
+    def take(self, events: list[dict[str, Any]]) -> None:
+        kept = [event for event in events if self._move(event)]
+        self._events += len(kept)
+        self._writer.write(kept)
+
+    def finish(self, summary: RankSummary | None) -> None:
+        """Names for processes that the trace does not name, and the inferred steps."""
+        extra: list[dict[str, Any]] = []
+        for given, pid in self._pids.items():
+            if pid not in self._named:
+                extra.append(_metadata("process_name", pid, {"name": self._title(str(given))}))
+            extra.append(_metadata("process_sort_index", pid, {"sort_index": pid}))
+        if summary is not None and summary.steps.count:
+            pid = self._pid("steps")
+            extra.append(_metadata("process_name", pid, {"name": self._title("steps (inferred)")}))
+            extra.append(_metadata("process_sort_index", pid, {"sort_index": self._number * _TRACKS}))
+            edges = [self._relative_ns(summary.window_start_ns + edge) for edge in summary.steps.edges]
+            for index, (begin, end) in enumerate(itertools.pairwise(edges)):
+                if self._wanted(begin, end):
+                    extra.append(
+                        {"ph": "X", "cat": "sameshot", "name": f"step {index}", "pid": pid, "tid": 0}
+                        | {"ts": begin / 1000, "dur": (end - begin) / 1000}
+                        | {"args": {"method": summary.steps.method, "confidence": summary.steps.confidence}}
+                    )
+        self._writer.write(extra)
+
+    def part(self) -> Part:
+        return Part(
+            label=self.label,
+            target_id=self._target.target_id,
+            host=_host(self._target),
+            offset_ns=self._clock.offset,
+            expected_error_ns=self._clock.error,
+            events=self._events,
+            left_out=self._left_out,
+        )
+
+    def _move(self, event: dict[str, Any]) -> bool:
+        phase = event.get("ph")
+        if phase in _NOT_EVENTS_OF_TIME:
+            return self._move_metadata(event)
+        at = to_ns(event.get("ts"))
+        if at is None:
+            self._left_out += 1  # nowhere to draw it
+            return False
+        begin = self._relative_ns(self.base_ns + at)
+        length = max(to_ns(event.get("dur")) or 0, 0)
+        if not self._wanted(begin, begin + length):
+            self._left_out += 1
+            return False
+        event["ts"] = begin / 1000
+        if "dur" in event:
+            event["dur"] = length / 1000
+        event["pid"] = self._pid(event.get("pid"))
+        if phase in _FLOWS and "id" in event:
+            key = msgspec.json.encode((event.get("cat"), event["id"]))
+            if key not in self._flows:
+                self._flows[key] = self._writer.flow()
+            event["id"] = self._flows[key]
+        return True
+
+    def _move_metadata(self, event: dict[str, Any]) -> bool:
+        if event.get("name") == "process_sort_index":
+            return False  # ours orders by rank
+        given = event.get("pid")
+        pid = event["pid"] = self._pid(given)
+        event.pop("ts", None)
+        if event.get("name") == "process_name":
+            arguments = event.get("args")
+            name = arguments.get("name") if isinstance(arguments, dict) else None
+            event["args"] = {"name": self._title(f"{name} {given}" if name else str(given))}
+            self._named.add(pid)
+        return True
+
+    def _title(self, what: str) -> str:
+        where = f" on {self._target.identity.node}" if self._target.identity.node else ""
+        clock = "" if self._clock.offset is not None else " (clock not aligned)"
+        return f"{self.label}{where}: {what}{clock}"
+
+    def _pid(self, given: Any) -> int:
+        key = msgspec.json.encode(given)
+        if key not in self._pids:
+            self._pids[key] = self._number * _TRACKS + len(self._pids) + 1
+        return self._pids[key]
+
+    def _relative_ns(self, at_ns: int) -> int:
+        return self._clock.aligned(at_ns, self._start_ns) - self._start_ns
+
+    def _wanted(self, begin: int, end: int) -> bool:
+        return (self._from is None or end >= self._from) and (self._to is None or begin <= self._to)
+
+
+def _metadata(name: str, pid: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"ph": "M", "name": name, "pid": pid, "tid": 0, "args": arguments}
