@@ -37,6 +37,7 @@ from sameshot.model import (
     RawBytes,
     TargetState,
     check_name,
+    path_problem,
 )
 from sameshot.trace.header import OURS
 from sameshot.trace.pool import in_processes
@@ -137,6 +138,8 @@ def files_by_pattern(pattern: str, folder: Path) -> dict[int, Path]:
     """
     if pattern.count("{rank}") != 1:
         raise UsageError(f"The pattern {pattern!r} must contain {{rank}} once, for example rank{{rank}}.json.gz.")
+    if path_problem(pattern) is not None:
+        raise UsageError(f"The pattern {pattern!r} must be the name of a file below the folder.")
     # Beside a `*` the digits must be all the digits that stand there: of worker12.json, 2 is no rank.
     before, after = pattern.split("{rank}")
     digits = ("(?<![0-9])" if before.endswith("*") else "") + "([0-9]{1,9})" + ("(?![0-9])" if after[:1] == "*" else "")
@@ -144,7 +147,8 @@ def files_by_pattern(pattern: str, folder: Path) -> dict[int, Path]:
     if not folder.is_dir():
         raise UsageError(f"{folder} is no folder; --pattern needs the one that holds the traces.")
     found: dict[int, Path] = {}
-    for path in sorted(folder.glob(pattern.replace("{rank}", "*"))):
+    names = re.sub(r"\*+", "*", re.sub(r"[?\[]", r"[\g<0>]", pattern).replace("{rank}", "*"))
+    for path in sorted(folder.glob(names)):
         match = wanted.fullmatch(path.relative_to(folder).as_posix())
         if match is None:
             continue
