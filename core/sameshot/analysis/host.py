@@ -19,12 +19,13 @@ _BUCKETS = 480
 
 
 def main_thread(frame: Frame) -> int | None:
-    """The lane that runs the training loop: it has the marks; else it is the process's first, else the busiest."""
+    """The lane that runs the training loop: it has the marks of steps, else those of fetches; else it is the process's
+    first thread, else the busiest. Only threads of the host are looked at."""
     tables = [frame.rows(cat) for cat in (Cat.ANNOTATION, Cat.OPERATOR)]
-    marks = frame.named(names.is_wrapper)
-    votes = np.bincount(np.concatenate([rows.lane[marks[rows.name]] for rows in tables]))
-    if len(votes):
-        return int(votes.argmax())
+    for marks in (frame.named(names.is_step_mark), frame.named(names.is_fetch)):
+        votes = np.bincount(np.concatenate([rows.lane[marks[rows.name]] for rows in tables]))
+        if len(votes):
+            return int(votes.argmax())
     operators = tables[1]
     lanes = np.unique(np.concatenate([rows.lane for rows in tables])).tolist()
     firsts = [lane for lane in lanes if str(frame.lanes[lane][0]) == str(frame.lanes[lane][1])]

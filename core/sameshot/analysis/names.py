@@ -103,8 +103,8 @@ def is_fetch(name: str) -> bool:
     return DATA_FETCH.match(name) is not None
 
 
-# Where nothing marks the fetch: frames of the loader (recorded as "file(line): function"), and what people call the range
-# around it in their loops (seen in public traces: "## data_load ##", "## wait_for_batch ##").
+# Where nothing marks the fetch: frames of the loader (recorded as "file(line): function"), and what people call the
+# range around it in their loops (seen in public traces: "## data_load ##", "## wait_for_batch ##").
 _LOADER_FRAME = re.compile(r".*dataloader\.py\(\d+\): __next__$")
 _SOUNDS_LIKE_FETCH = re.compile(
     r"\W*(?:(?:get|next|fetch|load|wait)_?(?:for_)?(?:next_)?(?:batch|data)|data_?(?:load(?:ing|er)?|fetch(?:ing)?|wait))\W*$",

@@ -7,9 +7,12 @@ from collections import Counter
 import numpy as np
 
 from sameshot.analysis import communication, device, host, names
+from sameshot.analysis.data_wait import data_wait, feel, find_fetches
+from sameshot.analysis.device.temporal import occupancy
+from sameshot.analysis.device.work import gather
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.host import on
-from sameshot.analysis.intervals import Spans, union
+from sameshot.analysis.intervals import Spans
 from sameshot.analysis.names import Cat
 from sameshot.analysis.steps import Mark, infer_steps
 from sameshot.analysis.summary import Part, RankSummary, Steps, TraceFacts
@@ -25,19 +28,26 @@ def summarise(
     window_ns: tuple[int, int],
     raw_size: int,
     raw_sha256: str,
+    fetch_pattern: str | None = None,
 ) -> RankSummary:
     """Turn the frame of one trace into its summary.
 
     `base_ns` is the trace's base time (0: unknown). `window_ns` is what the verifier found (CLOCK_REALTIME): the same
-    window as in the manifest, from the first to the last recorded event of any kind.
+    window as in the manifest, from the first to the last recorded event of any kind. `fetch_pattern` says which
+    annotations fetch data, where it is not torch's DataLoader.
     """
     first, last = (moment - base_ns for moment in window_ns)
     main = host.main_thread(frame)
-    fetches = [on(frame.rows(cat), main) for cat in (Cat.OPERATOR, Cat.ANNOTATION)]
-    fetching = union(rows[frame.named(names.is_fetch)[rows.name]].spans for rows in fetches)
-    spans = host.part_spans(frame, main, first, last, fetching)
-    on_device = device.measure(frame, window=(first, last), felt=Spans(), main=main)
-    traffic = communication.measure(frame, window=(first, last), felt=Spans(), working=spans[Part.OPERATORS])
+    window = (first, last)
+    fetches = find_fetches(frame, main, window, fetch_pattern)
+    spans = host.part_spans(frame, main, first, last, Spans() if fetches is None else fetches.spans)
+    work = gather(frame)
+    running = occupancy(work, window)
+    felt = feel(frame, work, running, main, fetches)
+    on_device = device.measure(frame, window=window, felt=felt.idle, main=main, work=work, found=running)
+    traffic = communication.measure(frame, window=window, felt=felt.idle, working=spans[Part.OPERATORS])
+    steps = _steps(frame, main, spans, first)
+    edges = np.asarray(steps.edges, dtype=np.int64) + first
     oddities = Counter(frame.oddities)
     oddities.update(on_device.oddities)
     return RankSummary(
@@ -59,7 +69,7 @@ def summarise(
         operators=host.top_operators(frame),
         kernels=host.top_kernels(frame),
         untraced_python=host.python_in(frame, main, spans[Part.UNTRACED]),
-        steps=_steps(frame, main, spans, first),
+        steps=steps,
         streams=traffic.streams,
         groups=traffic.groups,
         communication=traffic.communication,
@@ -71,6 +81,7 @@ def summarise(
         queues=on_device.queues,
         host_bound=on_device.host_bound,
         device_timeline=on_device.device_timeline,
+        data_wait=data_wait(fetches, felt if frame.device else None, window, edges),
     )
 
 

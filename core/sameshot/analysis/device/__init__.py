@@ -16,9 +16,9 @@ from sameshot.analysis.device.idle import idle_rows
 from sameshot.analysis.device.kernels import kernel_rows
 from sameshot.analysis.device.launches import launch_table, launches, several_pieces
 from sameshot.analysis.device.queues import queue_rows
-from sameshot.analysis.device.temporal import device_times, occupancy
+from sameshot.analysis.device.temporal import Occupancy, device_times, occupancy
 from sameshot.analysis.device.timeline import device_timeline
-from sameshot.analysis.device.work import gather
+from sameshot.analysis.device.work import Work, gather
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.intervals import Spans
 from sameshot.analysis.measures import CopyRow, DeviceTimes, HostBound, IdleRow, KernelRow, Launches, QueueRow
@@ -42,16 +42,25 @@ class DeviceMeasures(msgspec.Struct, frozen=True, kw_only=True):
     oddities: dict[str, int] = {}
 
 
-def measure(frame: Frame, *, window: tuple[int, int], felt: Spans, main: int | None) -> DeviceMeasures:
+def measure(
+    frame: Frame,
+    *,
+    window: tuple[int, int],
+    felt: Spans,
+    main: int | None,
+    work: Work | None = None,
+    found: Occupancy | None = None,
+) -> DeviceMeasures:
     """Measure all devices and streams of a rank within `window` (ns after the trace's base time).
 
     `felt` is the data wait that the GPU felt: what is in it is not host-bound as well. `main` is the lane of the main
-    thread (nothing needs it yet: launching threads are found by their calls).
+    thread (nothing needs it yet: launching threads are found by their calls). `work` and `found` are what `gather` and
+    `occupancy` gave, where the caller has them already.
     """
     if not frame.device:
         return DeviceMeasures()
-    work = gather(frame)
-    found = occupancy(work, window)
+    work = gather(frame) if work is None else work
+    found = occupancy(work, window) if found is None else found
     is_graph_launch = frame.named(names.is_graph_launch)
     table = launch_table(work.rows, work.runtime, work.call)
     oddities = {
