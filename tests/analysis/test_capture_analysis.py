@@ -181,7 +181,8 @@ def test_a_capture_without_any_trace_has_failed(tmp_path: Path) -> None:
 def test_the_report_is_one_file_that_asks_nobody_for_anything(tmp_path: Path) -> None:
     analyze(str(archive(tmp_path / "capture", LATE.traces())), tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
-    assert not re.search(r"<(script|iframe|object|embed|form|base)\b", page)
+    assert page.count("<script") == 1, "ours"
+    assert not re.search(r"<(iframe|object|embed|form|base)\b", page)
     assert not re.search(r"(?:src|href|action)\s*=\s*[\"'](?!data:|#)", page)
     assert "url(" not in page
     assert "@import" not in page
@@ -196,7 +197,7 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     }
     analyze(str(archive(tmp_path / "capture", traces)), tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "<script" not in page
+    assert page.count("<script") == 1, "ours"
     assert "&lt;script&gt;" in page
 
 
@@ -241,7 +242,7 @@ def test_a_thousand_ranks_fit_on_the_page(tmp_path: Path) -> None:
 
     page = render(summary)
     assert "rank 700" in page
-    assert "936 more ranks are in summary.json" in page
+    assert "of 1000 ranks" in page
     assert len(page) < 3_000_000
 
 
@@ -320,7 +321,7 @@ def test_every_field_of_a_summary_is_documented_and_every_time_has_its_unit() ->
 def test_the_limits_of_what_data_wait_tells_stand_beside_it(tmp_path: Path) -> None:
     analyze(str(archive(tmp_path / "capture", GlooJob(ranks=2).traces())), tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
-    tile = page[page.index('<span class="t">data wait</span>') :].partition("</div>")[0]
+    tile = page[page.index('<span class="t">data wait</span>') :].partition("</li>")[0]
     bars = page[page.index("Where the main threads") :].partition("</section>")[0]
     for part in (tile, bars):
         assert "says nothing about whether the batch size is already at its ceiling" in part
