@@ -13,23 +13,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 from isal import igzip
 
+from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.measures import Clocks, HostClock
+from sameshot.analysis.run import Progress, map_capture
 from sameshot.analysis.summary import RankSummary
+from sameshot.analysis.text import ms
 from sameshot.errors import UsageError, VerificationFailed
 from sameshot.manifest import Manifest, Target
 from sameshot.storage import Storage
+from sameshot.trace.capture_check import locate
 from sameshot.trace.raw import read_raw_events
 from sameshot.trace.verify import Expectation, verify
 from sameshot.trace.window import to_ns
-
-Progress = Callable[[int, int, str], None]
 
 _NOT_EVENTS_OF_TIME = frozenset({"M"})
 _FLOWS = frozenset({"s", "t", "f"})
@@ -47,6 +49,14 @@ class Part(msgspec.Struct, frozen=True):
     expected_error_ns: int | None
     events: int  # written
     left_out: int  # outside the window that was asked for
+
+    @property
+    def clock(self) -> str:
+        """How its clock was aligned, in words."""
+        if self.offset_ns is None:
+            return "clock not aligned: its host shares no proven synchronisation with the others"
+        error = "" if self.expected_error_ns is None else f" ± {ms(self.expected_error_ns)}"
+        return f"clock moved by {ms(self.offset_ns)}{error}" if self.offset_ns else f"clock as it is{error}"
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -80,6 +90,35 @@ def choose(manifest: Manifest, ranks: Sequence[int] | None) -> list[Target]:
             f"{', '.join(map(str, lacking))}; it has {', '.join(sorted(map(str, have)))}."
         )
     return [target for target in held if target.identity.rank in set(ranks)]
+
+
+def merge_capture(
+    location: str,
+    out: Path,
+    *,
+    ranks: Sequence[int] | None = None,
+    window_ns: tuple[int | None, int | None] = (None, None),
+    progress: Progress | None = None,
+) -> Merged:
+    """`merge` for the capture at this path or URI, whose clocks are measured first.
+
+    Raises what `analyze` does, and UsageError for a rank without a trace.
+    """
+    mapped = map_capture(location)
+    targets = choose(mapped.manifest, ranks)
+    summary = reduce_ranks(mapped.manifest, mapped.ranks)
+    storage, key = locate(location)
+    folder = key.rpartition("/")[0]
+    return merge(
+        storage,
+        folder + "/" if folder else "",
+        targets,
+        out,
+        clocks=summary.clocks,
+        summaries=mapped.ranks,
+        window_ns=window_ns,
+        progress=progress,
+    )
 
 
 def merge(

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from sameshot.analysis.files import replace
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.load import Loaded, artifact_of, load, load_trace, who
 from sameshot.analysis.rank import summarise
@@ -68,7 +69,7 @@ def map_target(location: str, target_id: str, *, cache: Path | None = None) -> R
 def write_rank_summary(summary: RankSummary, path: Path) -> None:
     """Keep one rank's result as a small file, atomically: what a fan-out hands to `reduce_ranks`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, msgspec.json.encode(summary))
+    replace(path, msgspec.json.encode(summary))
 
 
 def read_rank_summary(path: Path) -> RankSummary:
@@ -128,18 +129,8 @@ def write(summary: Summary, out: Path) -> None:
 
     out.mkdir(parents=True, exist_ok=True)
     page = render(summary).encode()
-    _replace(out / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
-    _replace(out / "report.html", page)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(data)
-        os.replace(part, path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
+    replace(out / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
+    replace(out / "report.html", page)
 
 
 _Job = tuple[str, str, Target, Path | None]

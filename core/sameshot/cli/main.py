@@ -13,7 +13,7 @@ from typing import NoReturn
 import typer
 
 import sameshot
-from sameshot.cli import analyze, capture, demo, doctor, jobs, manifest, run, services
+from sameshot.cli import analyze, capture, compare, demo, doctor, jobs, manifest, merge, run, services
 from sameshot.errors import SameshotError
 
 app = typer.Typer(
@@ -41,7 +41,7 @@ def _root(
     pass
 
 
-for module in (run, jobs, capture, manifest, analyze, doctor, demo, services):
+for module in (run, jobs, capture, manifest, analyze, compare, merge, doctor, demo, services):
     module.register(app)
 
 

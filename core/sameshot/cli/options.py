@@ -55,6 +55,17 @@ def milliseconds(text: str) -> int:
     return int(value)
 
 
+def rank_list(text: str) -> list[int]:
+    """`0,2-4` as ranks. Raises UsageError."""
+    found: list[int] = []
+    for piece in text.split(","):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", piece)
+        if match is None or (match[2] is not None and int(match[2]) < int(match[1])):
+            raise UsageError(f"{piece!r} names no ranks; write for example 0,2-4.")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found
+
+
 def pairs(items: list[str], what: str) -> dict[str, str]:
     """`k=v` options as a dict. Raises UsageError."""
     found = {}

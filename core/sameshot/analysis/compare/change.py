@@ -68,6 +68,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     after: CaptureInfo
     ranks_before: int
     ranks_after: int
+    incomplete: bool  # a rank is missing from either capture
     sentences: tuple[str, ...]
     warnings: tuple[str, ...]
     step: Change | None

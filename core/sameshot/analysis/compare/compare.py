@@ -55,6 +55,7 @@ def compare(before: Side, after: Side) -> Comparison:
         after=after.summary.capture,
         ranks_before=len(before.ranks),
         ranks_after=len(after.ranks),
+        incomplete=bool(before.summary.missing or after.summary.missing),
         sentences=(),
         warnings=tuple(_warnings(before, after)),
         step=step,

@@ -1,0 +1,52 @@
+"""`sameshot compare`: what a later capture does slower than an earlier one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from sameshot.cli.options import Output, OutputOption, print_json
+from sameshot.cli.tables import console
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog="Examples: sameshot compare monday/manifest.json tuesday/manifest.json --out diff | "
+        "sameshot compare s3://traces/dev/bert/0/<id> s3://traces/dev/bert/0/<id> -o json"
+    )(compare)
+
+
+def compare(
+    before: Annotated[str, typer.Argument(help="Manifest of the earlier capture: path or URI, or its folder.")],
+    after: Annotated[str, typer.Argument(help="Manifest of the later capture.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for comparison.html and comparison.json; without it nothing is written."),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Say what got slower, by how much, where, and whether that is more than noise.
+
+    Exit code 3 when a rank is missing from either capture: the comparison then says which.
+    """
+    from sameshot.analysis.compare.run import compare_captures, write
+
+    found = compare_captures(before, after, cache=None if out is None else out / "columns")
+    if out is not None:
+        write(found, out)
+    if output is Output.JSON:
+        print_json(found)
+    else:
+        screen = console()
+        for line in found.sentences:
+            screen.print(Text(line), soft_wrap=True)
+        for line in found.warnings:
+            screen.print(Text(f"note: {line}"), soft_wrap=True)
+        if out is not None:
+            screen.print(
+                Text(f"comparison: {out / 'comparison.html'}, numbers: {out / 'comparison.json'}"), soft_wrap=True
+            )
+    raise typer.Exit(3 if found.incomplete else 0)
