@@ -284,7 +284,9 @@ def copy_kind(name: str) -> str:
 
 
 def short(name: str, limit: int = 96) -> str:
-    """An event name that fits into a table; C++ kernels lose their argument lists first."""
-    plain = name.partition("(")[0] if name.endswith(")") and "::" not in name else name.removeprefix("void ")
+    """An event name that fits into a table; C++ kernels lose their argument lists first, copies never ("Pageable")."""
+    plain = name.removeprefix("void ")
+    if name.endswith(")") and "::" not in name and not name.startswith(("Memcpy", "Memset")):
+        plain = name.partition("(")[0]
     plain = re.sub(r"[\x00-\x1f\x7f]", "�", plain)
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"

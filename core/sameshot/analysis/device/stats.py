@@ -60,6 +60,6 @@ def grouped(code: Codes | Ints, duration: Ints) -> Groups:
 def _quantile(durations: Ints, offset: Ints, count: Ints, percent: int) -> Ints:
     below, fraction = np.divmod((count - 1) * percent, 100)
     low = durations[offset + below]
-    high = durations[offset + np.minimum(below + 1, count - 1)]
-    found: Ints = low + (high - low) * fraction // 100
+    step = durations[offset + np.minimum(below + 1, count - 1)] - low
+    found: Ints = low + step // 100 * fraction + step % 100 * fraction // 100  # never larger than the durations
     return found
