@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
+
+_DECIMAL = re.compile(r"\s*[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?\s*")
 
 
 class Refused(Exception):
@@ -83,4 +86,8 @@ def _is_recorded(event: dict[str, Any]) -> bool:
     mark = isinstance(name, str) and name.startswith(("Iteration Start", "Record Window End"))
     if ph in ("i", "I") and not (isinstance(cat, str) and cat) and mark:
         return False
+    if isinstance(ts, str):  # as some tools write it
+        if not _DECIMAL.fullmatch(ts):
+            return False
+        ts = float(ts)
     return isinstance(ts, int | float) and not isinstance(ts, bool) and abs(ts) < 2**63 / 1000
