@@ -20,7 +20,16 @@ import numpy as np
 import numpy.typing as npt
 
 from sameshot.analysis.frame import Bools, Frame, Rows
-from sameshot.analysis.hta.shape import COMMUNICATION, COMPUTATION, MEMORY, OTHER, RankTables, describe
+from sameshot.analysis.hta.shape import (
+    COMMUNICATION,
+    COMPUTATION,
+    KINDS,
+    MEMORY,
+    OTHER,
+    RankTables,
+    describe,
+    types_name,
+)
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.names import Cat
 from sameshot.trace.columns.chunk import MISSING
@@ -120,7 +129,7 @@ def step_names(frame: Frame) -> tuple[str, ...]:
     return tuple(sorted(frame.names[code] for code in codes))
 
 
-def rank_tables(frame: Frame, rank: int, *, drop_last_step: bool) -> RankTables:
+def rank_tables(frame: Frame, rank: int | None, *, drop_last_step: bool) -> RankTables:
     """What HTA's six analyses give for this rank. Empty where HTA finds nothing on a device (there it may crash)."""
     device, calls = read(frame, drop_last_step=drop_last_step)
     if not len(device):
@@ -305,8 +314,8 @@ def _kernel_types(device: Device) -> dict[str, Any]:
     """breakdown_analysis.py _get_gpu_kernel_type_time; type → µs, also of types at once."""
     status = np.empty(0, dtype=np.int64)
     time: Numbers = np.empty(0, dtype=np.int64)
-    kinds = {1: "COMPUTATION", 2: "COMMUNICATION", 4: "MEMORY"}
-    for value, kind in zip(kinds, (COMPUTATION, COMMUNICATION, MEMORY), strict=True):
+    for kind in (COMPUTATION, COMMUNICATION, MEMORY):
+        value = 1 << kind
         start, end = _of(device, kind)
         status = np.concatenate((status, np.full(len(start), value), np.full(len(end), -value)))
         time = np.concatenate((time, start, end))
@@ -316,15 +325,15 @@ def _kernel_types(device: Device) -> dict[str, Any]:
     length = time[1:] - time[:-1]
     sums: dict[str, Any] = {}
     for value in np.unique(running[running > 0]).tolist():
-        name = " overlapping ".join(kinds[bit] for bit in kinds if value & bit)
-        sums[name] = sums.get(name, 0) + int(length[running == value].sum())
+        if name := types_name(value):
+            sums[name] = sums.get(name, 0) + int(length[running == value].sum())
     return sums
 
 
 def _kernels(device: Device, words: list[str]) -> dict[str, list[Any]]:
     """breakdown_analysis.py _aggr_gpu_kernel_time, with its defaults."""
     table: dict[str, list[Any]] = {c: [] for c in ("name", "sum", "max", "min", "stddev", "mean", "kernel_type")}
-    for label, kind in (("COMPUTATION", COMPUTATION), ("COMMUNICATION", COMMUNICATION), ("MEMORY", MEMORY)):
+    for kind, label in enumerate(KINDS):
         chosen = device.kind == kind
         names, stats = _by_name([words[c] for c in device.name[chosen].tolist()], device.dur[chosen])
         for name, row in zip(names, stats, strict=True):

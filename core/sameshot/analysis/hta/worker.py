@@ -8,8 +8,9 @@ soon as it is there, and whoever started this process may kill it at any time an
 from __future__ import annotations
 
 import copy
-import json
+import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,17 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def main(path: str) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     task = msgspec.json.decode(Path(path).read_bytes(), type=Task)
     with open(task.notes, "ab", buffering=0) as notes:
         _run(task, lambda note: notes.write(msgspec.json.encode(note) + b"\n"))
+
+
+def _end_with_parent() -> None:
+    """Whoever started this process holds the other end of its standard input."""
+    while os.read(0, 1 << 10):
+        pass
+    os._exit(1)
 
 
 def _run(task: Task, note: Callable[[Note], object]) -> None:
@@ -185,6 +194,4 @@ def _store(table: Any, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(json.dumps({"usage": "python -m sameshot.analysis.hta.worker TASK"}))
     main(sys.argv[1])
