@@ -1,8 +1,8 @@
 """One measure of two captures: the difference, and the bound below which it is noise.
 
-    delta = centre(after) - centre(before)
+    delta = mean(after) - mean(before)          means, because then the parts of a step add up to the step
     noise = half the width of the 95 % interval of delta, from resampling the samples of each capture (bootstrap);
-            with fewer than 8 samples on a side the sum of the sides' half ranges, which is wider; below 4 unknown
+            with fewer than 8 samples on a side Student's, which is wider; with fewer than 4 unknown
 
 Steps of one capture show what varies from step to step. What varies from run to run (another machine, another
 placement) does not show in them: captures of two runs can differ by more than this noise although the program is the
@@ -12,7 +12,6 @@ same.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -27,6 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 LEAST = 4  # samples on each side; fewer say nothing of noise
 _FEW = 8
+_STUDENT = {3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45}  # two-sided 95 %, by the degrees of freedom of the smaller side
 _RESAMPLES = 1000
 _MOST = 2000  # samples that are looked at: more change nothing and cost memory
 _RELEVANT = 0.01  # of a step: smaller differences are real, perhaps, but nobody's problem
@@ -87,36 +87,31 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return (*step, *self.parts, *self.waits, *self.ranks, *self.kernels, *self.operators, *self.collectives)
 
 
-def noise_of(before: Floats, after: Floats, centre: Callable[..., npt.NDArray[np.float64]] = np.median) -> float | None:
-    """Half the width of the 95 % interval of centre(after) - centre(before); None where that can't be known."""
+def noise_of(before: Floats, after: Floats) -> float | None:
+    """Half the width of the 95 % interval of mean(after) - mean(before); None where that can't be known."""
     fewest = min(len(before), len(after))
     if fewest < LEAST:
         return None
     if fewest < _FEW:
-        return float(np.ptp(before) + np.ptp(after)) / 2
+        variance = before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after)
+        return _STUDENT[fewest - 1] * float(np.sqrt(variance))
     random = np.random.default_rng(0)  # the same files give the same report
 
     def resampled(values: Floats) -> Floats:
         values = values[:: max(1, -(-len(values) // _MOST))]
-        return centre(values[random.integers(0, len(values), (_RESAMPLES, len(values)), dtype=np.int32)], axis=1)
+        means: Floats = values[random.integers(0, len(values), (_RESAMPLES, len(values)), dtype=np.int32)].mean(axis=1)
+        return means
 
     low, high = np.percentile(resampled(after) - resampled(before), (2.5, 97.5))
     return float(high - low) / 2
 
 
-def change(
-    measure: str,
-    where: str,
-    per: str,
-    before: Floats,
-    after: Floats,
-    *,
-    relevant: float,
-    centre: Callable[..., npt.NDArray[np.float64]] = np.median,
-) -> Change:
+def change(measure: str, where: str, per: str, before: Floats, after: Floats, *, relevant: float) -> Change:
     """Compare two sets of samples, in ns. `relevant` (ns): smaller differences are SAME whatever the noise."""
-    was, now = float(centre(before)), float(centre(after))
-    return settled(measure, where, per, was, now, noise_of(before, after, centre), (len(before), len(after)), relevant)
+    samples = len(before), len(after)
+    return settled(
+        measure, where, per, float(before.mean()), float(after.mean()), noise_of(before, after), samples, relevant
+    )
 
 
 def settled(

@@ -43,8 +43,7 @@ NOISE_CAVEAT = (
 def compare(before: Side, after: Side) -> Comparison:
     """What `after` does slower or faster than `before`, per training step."""
     was, now = samples.step_times(before), samples.step_times(after)
-    medians = [float(np.median(times)) if len(times) else None for times in (was, now)]
-    relevant = relevant_ns(*medians)
+    relevant = relevant_ns(*(float(times.mean()) if len(times) else None for times in (was, now)))
     step = change("step time", "job", "step", was, now, relevant=relevant) if len(was) and len(now) else None
     kernels, appeared, vanished = _named("kernel", samples.kernels, before, after, relevant)
     operators, _, _ = _named("operator", samples.operators, before, after, relevant)
@@ -84,7 +83,7 @@ def _parts(
     for name, value in measures:
         was, now = over_steps(before, value), over_steps(after, value)
         if len(was) and len(now) and (was.any() or now.any()):
-            yield change(name, where, "step", was, now, relevant=relevant, centre=np.mean)
+            yield change(name, where, "step", was, now, relevant=relevant)
 
 
 def _waits(before: Side, after: Side, relevant: float) -> Iterator[Change]:
@@ -98,7 +97,7 @@ def _waits(before: Side, after: Side, relevant: float) -> Iterator[Change]:
             for side in (before, after)
         )
         if len(was) and len(now) and (was.any() or now.any()):
-            yield change(name, "per rank", "step", was, now, relevant=relevant, centre=np.mean)
+            yield change(name, "per rank", "step", was, now, relevant=relevant)
 
 
 _WAITS: tuple[tuple[str, Callable[[RankSummary], int | None]], ...] = (

@@ -32,9 +32,9 @@ class Side(msgspec.Struct, frozen=True):
         return sum(rank.window for rank in self.ranks)
 
     def steps_done(self, ranks: Iterable[RankSummary] | None = None) -> float:
-        """How many steps fit into the windows of these ranks: time divided by the typical step of each."""
+        """How many steps fit into the windows of these ranks: time divided by the average step of each."""
         return sum(
-            rank.window / float(np.median(np.diff(rank.steps.edges)))
+            rank.window * rank.steps.count / (rank.steps.edges[-1] - rank.steps.edges[0])
             for rank in (self.stepped if ranks is None else ranks)
             if rank.steps.count
         )

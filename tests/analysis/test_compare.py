@@ -1,0 +1,180 @@
+"""What a comparison of two captures calls slower, what it calls noise, and where it refuses to say."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from import_run import import_run
+from make_job import GpuJob, Slow
+
+from sameshot.analysis.compare import Comparison, Outcome
+from sameshot.analysis.compare.change import LEAST, change, noise_of
+from sameshot.analysis.compare.run import compare_captures, write
+from sameshot.cli.main import invoke
+from sameshot.trace.imported import Import, import_traces
+
+MS = 1_000_000
+
+
+def normal(mean_ms: float, deviation_ms: float, count: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.random.default_rng(seed).normal(mean_ms * MS, deviation_ms * MS, count)
+
+
+# -- one measure
+
+
+def test_a_difference_beyond_noise_is_named_with_its_size_and_direction() -> None:
+    slower = change("step time", "job", "step", normal(100, 3, 40, 1), normal(110, 3, 40, 2), relevant=MS)
+    assert slower.outcome is Outcome.SLOWER
+    assert slower.delta == pytest.approx(10 * MS, abs=2 * MS)
+    assert slower.noise is not None
+    assert 0 < slower.noise < 3 * MS
+    assert slower.share == pytest.approx(0.1, abs=0.02)
+    faster = change("step time", "job", "step", normal(110, 3, 40, 2), normal(100, 3, 40, 1), relevant=MS)
+    assert faster.outcome is Outcome.FASTER
+
+
+def test_the_noise_bound_holds_for_nineteen_of_twenty_equal_captures() -> None:
+    """Steps that vary by 10 %: their means differ, and that is not a change."""
+    wrong = sum(
+        change("x", "job", "step", normal(100, 10, 30, seed), normal(100, 10, 30, 1000 + seed), relevant=0).outcome
+        is not Outcome.SAME
+        for seed in range(200)
+    )
+    assert wrong <= 24  # 5 % of 200 are 10, three standard deviations above that 20; resampling is a little too sure
+
+
+@given(
+    st.lists(st.integers(0, 10**9), min_size=0, max_size=40), st.lists(st.integers(0, 10**9), min_size=0, max_size=40)
+)
+def test_fewer_than_four_samples_say_nothing_of_noise_and_more_always_do(first: list[int], second: list[int]) -> None:
+    noise = noise_of(np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64))
+    assert (noise is None) == (min(len(first), len(second)) < LEAST)
+    assert noise is None or noise >= 0
+
+
+def test_a_large_difference_of_too_few_steps_is_not_claimed() -> None:
+    few = change("x", "job", "step", normal(100, 1, 3, 1), normal(200, 1, 3, 2), relevant=MS)
+    assert few.outcome is Outcome.UNKNOWN
+    assert few.noise is None
+
+
+def test_a_sure_difference_that_is_nobodys_problem_is_the_same() -> None:
+    tiny = change("x", "job", "step", normal(100, 0.001, 50, 1), normal(100.1, 0.001, 50, 2), relevant=MS)
+    assert tiny.noise is not None
+    assert tiny.noise < tiny.delta
+    assert tiny.outcome is Outcome.SAME
+
+
+# -- two captures
+
+
+def compared(before: Path, after: Path) -> Comparison:
+    return compare_captures(str(before), str(after))
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """The same job, the same with other chance, and with a rank whose Python takes 8 ms longer per step."""
+    folder = tmp_path_factory.mktemp("sides")
+    size = {"hosts": 2, "gpus": 2, "steps": 24}
+    return (
+        import_run(folder / "a", GpuJob(**size, seed=1).run()),  # type: ignore[arg-type]
+        import_run(folder / "b", GpuJob(**size, seed=2).run()),  # type: ignore[arg-type]
+        import_run(folder / "c", GpuJob(**size, seed=3, slow=(Slow(rank=3, cause="host", ms=8),)).run()),  # type: ignore[arg-type]
+    )
+
+
+def test_two_runs_of_the_same_job_are_not_called_different(sides: tuple[Path, Path, Path]) -> None:
+    found = compared(sides[0], sides[1])
+    assert found.step is not None
+    assert found.step.outcome is Outcome.SAME
+    assert found.sentences[0].startswith("A step takes as long as before")
+
+
+def test_a_slower_rank_shows_in_the_step_time_and_by_name(sides: tuple[Path, Path, Path]) -> None:
+    found = compared(sides[0], sides[2])
+    assert found.step is not None
+    assert found.step.outcome is Outcome.SLOWER
+    assert found.step.delta == pytest.approx(8 * MS, abs=max(3 * MS, found.step.noise or 0))
+    untraced = [one for one in found.ranks if "untraced" in one.measure and one.outcome is Outcome.SLOWER]
+    assert untraced[0].where == "rank 3"
+    assert any("rank 3" in sentence for sentence in found.sentences)
+    back = compared(sides[2], sides[0])
+    assert back.step is not None
+    assert (back.step.outcome, back.step.delta) == (Outcome.FASTER, -found.step.delta)
+
+
+def test_the_sentence_about_noise_between_runs_is_always_there(sides: tuple[Path, Path, Path]) -> None:
+    assert "repeat a capture" in compared(sides[0], sides[1]).warnings[-1]
+
+
+def test_files_hold_what_the_terminal_says_and_need_no_network(sides: tuple[Path, Path, Path], tmp_path: Path) -> None:
+    found = compared(sides[0], sides[2])
+    write(found, tmp_path)
+    stored = json.loads((tmp_path / "comparison.json").read_bytes())
+    assert stored["schema"] == "sameshot.dev/comparison/v1"
+    assert stored["step"]["delta_ns"] == found.step.delta if found.step else False
+    text = (tmp_path / "comparison.html").read_text()
+    page = Reader()
+    page.feed(text)
+    assert found.sentences[0] in " ".join(" ".join(page.pieces).split())
+    assert page.addresses
+    assert all(address.startswith(("#", "data:")) for address in page.addresses)
+
+
+class Reader(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_data(self, data: str) -> None:
+        self.pieces.append(data)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+
+
+def test_the_command_prints_the_findings_and_fails_softly_where_a_rank_is_missing(
+    sides: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["compare", str(sides[0]), str(sides[2])]) == 0
+    assert "A step got slower" in capsys.readouterr().out
+    lacking = import_run(tmp_path, GpuJob(hosts=1, gpus=3, steps=8).run(), without=[2])
+    assert invoke(["compare", str(sides[0]), str(lacking)]) == 3
+    assert "lacks rank 2" in " ".join(capsys.readouterr().out.split())
+
+
+# -- real traces
+
+
+@pytest.fixture(scope="module")
+def starved_and_fed(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """The same ResNet training with num_workers 0 and 4."""
+    folder, captures = tmp_path_factory.mktemp("resnet"), []
+    for workers in (0, 4):
+        path = shared_data / "traces" / "resnet50_dataloader" / f"num_workers_{workers}.json.gz"
+        import_traces(Import(files={0: path}, out=folder / str(workers)))
+        captures.append(str(folder / str(workers)))
+    return compare_captures(captures[0], captures[1])
+
+
+def test_a_fed_dataloader_is_what_made_the_real_step_faster(starved_and_fed: Comparison) -> None:
+    found = starved_and_fed
+    assert found.step is not None
+    assert found.step.outcome is Outcome.FASTER
+    assert "got faster" in found.sentences[0]
+    waiting = next(one for one in found.parts if one.measure == "main thread waiting for data")
+    assert waiting.outcome is Outcome.FASTER
+    assert found.parts[0] is waiting  # nothing else changed as much
+    # The parts of the main thread are the whole step: their changes add up to the step's.
+    parts = [one.delta for one in found.parts if one.measure.startswith("main thread")]
+    assert sum(parts) == pytest.approx(found.step.delta, abs=len(parts))
+    assert not [one for one in found.parts if one.measure == "GPU computing" and one.outcome is Outcome.SLOWER]
