@@ -10,6 +10,7 @@
     ├── ManifestError                  4   a manifest is malformed, edited, empty or of an unknown version
     ├── VerificationFailed             4   bytes differ from what the manifest states
     ├── TraceError                     4   a trace file is not what it should be (kind, byte offset)
+    ├── ColumnsError                   4   stored columns are none, damaged or of an unknown version
     ├── UnknownCapture                 5   no coordinator and no archive knows this capture
     ├── NoSuchJob                      6   no such job, or the job was never armed
     ├── CaptureCancelled               7   a cancel was accepted before convergence
@@ -102,6 +103,12 @@ class TraceError(SameshotError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Verification runs in worker processes, and its errors come back pickled."""
         return partial(type(self), byte_offset=self.byte_offset, event_index=self.event_index), (self.kind, self.detail)
+
+
+class ColumnsError(SameshotError):
+    """Stored columns are no such file, damaged, or of a version that is not known here; the trace can give new ones."""
+
+    exit_code = 4
 
 
 class UnknownCapture(SameshotError):

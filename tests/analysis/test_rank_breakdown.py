@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-import msgspec
 import pytest
 from gloo_job import FETCH, OPTIMIZER, span
 
@@ -13,18 +13,16 @@ from sameshot.analysis.rank import summarise
 from sameshot.analysis.summary import DeviceTimes, Part, PartTimes, RankSummary
 from sameshot.model import Identity
 from sameshot.trace.columns.build import ColumnBuilder
-from sameshot.trace.events import Event
-from sameshot.trace.window import Window
 
 MS = 1_000_000
 
 
 def summary_of(*events: dict[str, Any], base_ns: int = 0) -> RankSummary:
-    frames, window = FrameBuilder(), Window()
+    frames = FrameBuilder()
     columns = ColumnBuilder(frames)
-    for event in msgspec.convert(list(events), list[Event]):
-        columns.block([event])
-        window.add([event])
+    columns.take(columns.parse(json.dumps(events).encode()))
+    columns.finish()
+    window = columns.window
     frames.oddities.update(columns.oddities)
     return summarise(
         frames.frame(),

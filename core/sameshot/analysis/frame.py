@@ -11,8 +11,9 @@ and never fatal: the verifier has already decided that the file is a trace.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,23 @@ import numpy.typing as npt
 from sameshot.analysis import names
 from sameshot.analysis.intervals import EMPTY, Ints, Spans
 from sameshot.analysis.names import Cat
-from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, Codes, Dictionaries
+from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, Codes, Dictionaries, Dictionary, event_order
+from sameshot.trace.columns.schema import MESSAGES, Footer, Group
 
 Bools = npt.NDArray[np.bool_]
 
 _EMPTY_CODES: Codes = np.empty(0, dtype=np.int32)
 _DEVICE = (Cat.KERNEL, Cat.MEMORY, Cat.SYNC)
-_LINKED = (*_DEVICE, Cat.RUNTIME)
+_NO_ROWS = (Cat.SKIPPED, Cat.UNKNOWN)
+_HALVES = ("B", "E")
+_ALWAYS = ("ts", "dur", "name")
+_EXTRA: dict[Cat, tuple[str, ...]] = {
+    Cat.OPERATOR: ("external_id",),
+    Cat.RUNTIME: ("correlation", "external_id"),
+    **dict.fromkeys(_DEVICE, ("correlation", "external_id", "stream", "device", "bytes", "graph_id")),
+}
+_SMALL = 1 << 20  # entries of a look-up table that is cheaper than sorting
+_Columns = dict[str, Any]
 
 _COLUMNS = (
     "start",
@@ -165,154 +176,415 @@ class Frame:
 
 
 class FrameBuilder:
-    """A `ChunkSink` that sorts the spans of a trace by kind."""
+    """A `ChunkSink` that sorts the spans of a trace by kind.
+
+    From stored columns: `footer = read_columns(path, builder, builder.wanted)`, then `builder.frame(footer)`.
+    """
 
     def __init__(self) -> None:
-        self._parts: dict[Cat, list[dict[str, Any]]] = {}
-        self._messages: list[dict[str, Any]] = []
-        self._labels: list[tuple[int, int, int]] = []
-        self._words = Dictionaries()
+        self._parts: dict[Cat, list[_Columns]] = {}
+        self._halves: list[_Columns] = []  # phases B and E, whose pairs are spans
+        self._messages: list[_Columns] = []
+        self._labels: list[tuple[int, int, int]] = []  # event, lane, label
+        self._words = _Words()
+        self._lanes = _Lanes(self._words.thread)
         self._events = 0
-        self._by_category: Counter[int] = Counter()
-        self._by_phase: Counter[int] = Counter()
+        self._by_category: Counter[str] = Counter()
+        self._by_phase: Counter[str] = Counter()
         self.oddities: Counter[str] = Counter()
+
+    def wanted(self, group: Group) -> Collection[str]:
+        """Which stored columns of a row group are worth reading (see `read_columns`)."""
+        columns: set[str] = set()
+        if group.phase is None or group.category is None:
+            columns.update(group.columns)
+        elif group.phase == "M":
+            columns.update(("ts", "name", "pid", "tid", "label"))
+        else:
+            kind = names.category(group.category)
+            if group.phase in _HALVES or (group.phase == "X" and kind not in _NO_ROWS):
+                columns.update((*_ALWAYS, "pid", "tid", *_EXTRA.get(kind, ())))
+        columns.update(column for column in MESSAGES if column in group.columns)
+        return columns
 
     def chunk(self, chunk: Chunk, words: Dictionaries) -> None:
         """Take the next chunk."""
-        self._words = words
+        self._words.follow(words)
         self._events += len(chunk)
-        self._count(self._by_category, chunk.category)
-        self._count(self._by_phase, chunk.phase)
-        kinds = np.asarray([names.category(value) for value in words.category.values], dtype=np.int8)
-        kind = kinds[chunk.category]
-        span = chunk.phase == words.phase.codes.get("X", NO_CODE - 1)
-        span &= (kind != Cat.SKIPPED) & (kind != Cat.UNKNOWN)
-        usable = span & (chunk.ts != MISSING) & (chunk.dur >= 0)
-        if not usable.all():
-            self._odd("no usable timestamp, left out", span & (chunk.ts == MISSING))
-            self._odd("no usable duration, left out", span & (chunk.ts != MISSING) & (chunk.dur == MISSING))
-            self._odd("negative duration, left out", span & (chunk.dur < 0) & (chunk.dur != MISSING))
-        for cat in np.unique(kind[usable]).tolist():
-            self._take(Cat(cat), chunk, np.flatnonzero(usable & (kind == cat)))
+        if chunk.is_uniform:
+            self._uniform(chunk, words)
+        else:
+            self._mixed(chunk, words)
         self._take_messages(chunk)
-        metadata = np.flatnonzero(chunk.label != NO_CODE)
-        if len(metadata):
-            thread_name = words.name.codes.get("thread_name", NO_CODE - 1)
-            at = metadata[chunk.name[metadata] == thread_name]
-            self._labels += zip(chunk.pid[at].tolist(), chunk.tid[at].tolist(), chunk.label[at].tolist(), strict=True)
 
-    def _count(self, counter: Counter[int], codes: Codes) -> None:
-        values, counts = np.unique(codes, return_counts=True)
-        for value, count in zip(values.tolist(), counts.tolist(), strict=True):
-            counter[value] += count
+    def _uniform(self, chunk: Chunk, words: Dictionaries) -> None:
+        """All rows are of one phase and category: whole columns are taken as they are."""
+        phase, category = words.phase.values[chunk.phase[0]], words.category.values[chunk.category[0]]
+        self._by_phase[phase] += len(chunk)
+        self._by_category[category] += len(chunk)
+        kind = names.category(category)
+        if phase == "X" and kind not in _NO_ROWS:
+            self._spans(kind, chunk, slice(None))
+        elif phase in _HALVES:
+            self._take_halves(chunk, slice(None), np.full(len(chunk), phase == "B"), np.full(len(chunk), kind))
+        elif phase == "M":
+            self._take_labels(chunk)
 
-    def _odd(self, what: str, where: Bools) -> None:
-        if times := int(where.sum()):
-            self.oddities[what] += times
+    def _mixed(self, chunk: Chunk, words: Dictionaries) -> None:
+        phases, categories = words.phase.values, words.category.values
+        _count(self._by_phase, chunk.phase, phases)
+        _count(self._by_category, chunk.category, categories)
+        kinds = np.fromiter((names.category(value) for value in categories), np.int8, len(categories))
+        kind = kinds[chunk.category]
+        kind[chunk.phase != words.phase.codes.get("X", NO_CODE - 1)] = -1
+        for number in np.flatnonzero(np.bincount(kind + 1)[1:]).tolist():
+            if (cat := Cat(number)) not in _NO_ROWS:
+                self._spans(cat, chunk, np.flatnonzero(kind == number))
+        begin, end = (words.phase.codes.get(phase, NO_CODE - 1) for phase in _HALVES)
+        halves = np.flatnonzero((chunk.phase == begin) | (chunk.phase == end))
+        if len(halves):
+            self._take_halves(chunk, halves, chunk.phase[halves] == begin, kinds[chunk.category[halves]])
+        if (chunk.label != NO_CODE).any():
+            self._take_labels(chunk)
 
-    def _take(self, cat: Cat, chunk: Chunk, at: Ints) -> None:
-        start = chunk.ts[at]
-        part: dict[str, Any] = {
-            "start": start,
-            "end": start + chunk.dur[at],
-            "name": chunk.name[at],
-            "event": at + chunk.first,
+    def _spans(self, kind: Cat, chunk: Chunk, rows: Any) -> None:
+        ts, dur = chunk.ts[rows], chunk.dur[rows]
+        if len(ts) and (int(ts.min()) == MISSING or int(dur.min()) < 0):
+            timed = ts != MISSING
+            usable = timed & (dur >= 0)
+            self._odd("no usable timestamp, left out", ~timed)
+            self._odd("no usable duration, left out", timed & (dur == MISSING))
+            self._odd("negative duration, left out", timed & (dur < 0) & (dur != MISSING))
+            rows = np.arange(len(chunk))[rows][usable]
+            ts, dur = ts[usable], dur[usable]
+        if len(ts):
+            part = self._columns(kind, chunk, rows)
+            part["start"], part["end"] = ts, ts + dur
+            self._parts.setdefault(kind, []).append(part)
+
+    def _columns(self, kind: Cat, chunk: Chunk, rows: Any) -> _Columns:
+        part: _Columns = {
+            "name": self._words.name.codes(chunk.name[rows]),
+            "event": _events(chunk, rows),
+            "lane": self._lanes.of(chunk, rows, on_device=kind in _DEVICE),
         }
-        part["pid"], part["tid"] = chunk.pid[at], chunk.tid[at]
-        if cat in _LINKED:
-            part["correlation"] = chunk.correlation[at]
-        if cat in _LINKED or cat is Cat.OPERATOR:
-            part["external_id"] = chunk.external_id[at]
-        if cat in _DEVICE:
-            for column in ("stream", "device", "bytes", "graph_id"):
-                part[column] = getattr(chunk, column)[at]
-        self._parts.setdefault(cat, []).append(part)
+        part.update((column, getattr(chunk, column)[rows]) for column in _EXTRA.get(kind, ()))
+        return part
+
+    def _take_halves(self, chunk: Chunk, rows: Any, begins: Bools, kind: Any) -> None:
+        part = self._columns(Cat.KERNEL, chunk, rows)  # any kind may be among them
+        part["lane"] = self._lanes.of(chunk, rows, on_device=False)
+        part["ts"], part["begins"], part["kind"] = chunk.ts[rows], begins, kind
+        part["row_lane"] = self._lanes.of(chunk, rows, on_device=True)
+        self._halves.append(part)
+
+    def _take_labels(self, chunk: Chunk) -> None:
+        thread_name = self._words.name.known("thread_name")
+        at = np.flatnonzero((chunk.label != NO_CODE) & (self._words.name.codes(chunk.name) == thread_name))
+        lanes = self._lanes.of(chunk, at, on_device=False)
+        labels = self._words.text.codes(chunk.label[at])
+        self._labels += zip(_events(chunk, at).tolist(), lanes.tolist(), labels.tolist(), strict=True)
 
     def _take_messages(self, chunk: Chunk) -> None:
         messages = chunk.messages
         if len(messages.row):
-            part = {field: getattr(messages, field) for field in messages.__struct_fields__ if field != "row"}
-            part["event"] = messages.row + chunk.first
+            text = self._words.text
+            part = {
+                field: text.codes(column) if (column := getattr(messages, field)).dtype == np.int32 else column
+                for field in messages.__struct_fields__
+                if field != "row"
+            }
+            part["event"] = _events(chunk, messages.row)
             self._messages.append(part)
 
-    def frame(self) -> Frame:
-        """All that was taken. Call it once."""
-        words = self._words
-        lanes: dict[tuple[Any, Any], int] = {}
-        tables = {cat: self._table(cat, self._parts.pop(cat), lanes) for cat in list(self._parts)}
-        threads = [_value(text) for text in words.thread.values]
-        thread_names = {
-            lanes[key]: words.text.values[label]
-            for pid, tid, label in self._labels
-            if (key := (_at(threads, pid), _at(threads, tid))) in lanes
-        }
-        unknown = Counter(
-            {
-                words.category.values[code]: times
-                for code, times in self._by_category.items()
-                if names.category(words.category.values[code]) is Cat.UNKNOWN
-            }
-        )
+    def _odd(self, what: str, where: Bools) -> None:
+        if times := int(np.count_nonzero(where)):
+            self.oddities[what] += times
+
+    def frame(self, footer: Footer | None = None) -> Frame:
+        """All that was taken. Call it once.
+
+        With the footer of stored columns also what was not read is counted, and what was odd when they were written.
+        """
+        self._pair_halves()
+        tables = {kind: _table(self._parts.pop(kind)) for kind in Cat if kind in self._parts}
+        found_names = _renumbered(list(tables.values()), "name", self._words.name.values)
+        lanes = self._lanes.renumbered(tables.values())
+        thread_names = {}
+        for _, lane, label in sorted(self._labels):
+            if (number := self._lanes.number(lane)) is not None:
+                thread_names[number] = self._words.text.values[label]
+        by_category, by_phase, events = self._by_category, self._by_phase, self._events
+        if footer is not None:
+            by_category, by_phase, events = Counter(footer.categories), Counter(footer.phases), footer.events
+            self.oddities.update(footer.oddities)
         return Frame(
-            names=words.name.values,
-            lanes=list(lanes),
+            names=found_names,
+            lanes=lanes,
             tables=tables,
             messages=self._joined_messages(),
             thread_names=thread_names,
-            events=self._events,
-            by_category=Counter(
-                {words.category.values[c]: n for c, n in self._by_category.items() if words.category.values[c]}
-            ),
-            by_phase=Counter({words.phase.values[c]: n for c, n in self._by_phase.items()}),
-            unknown=unknown,
+            events=events,
+            by_category=Counter({value: times for value, times in by_category.items() if value}),
+            by_phase=by_phase,
+            unknown=Counter({v: times for v, times in by_category.items() if names.category(v) is Cat.UNKNOWN}),
             oddities=self.oddities,
         )
 
-    def _table(self, cat: Cat, parts: list[dict[str, Any]], lanes: dict[tuple[Any, Any], int]) -> Rows:
-        columns = {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}
-        parts.clear()
-        pid, tid = columns.pop("pid"), columns.pop("tid")
-        columns["lane"] = self._lanes(cat, columns, pid, tid, lanes)
-        if (nameless := columns["name"] == NO_CODE).any():
-            columns["name"] = np.where(nameless, np.int32(self._words.name.code("")), columns["name"])
-        order = np.lexsort((-columns["end"], columns["start"]))
-        return Rows(**{name: column[order] for name, column in columns.items()})
-
-    def _lanes(
-        self, cat: Cat, columns: dict[str, Any], pid: Codes, tid: Codes, lanes: dict[tuple[Any, Any], int]
-    ) -> Codes:
-        threads = [_value(text) for text in self._words.thread.values]
-        if cat in _DEVICE:
-            # Where an event does not state device and stream, its process and thread stand for them.
-            keys = np.stack((columns["device"], columns["stream"], pid.astype(np.int64), tid.astype(np.int64)))
-            stated = (columns["device"] != MISSING) & (columns["stream"] != MISSING)
-            keys[2:, stated] = NO_CODE
-        else:
-            keys = np.stack((pid, tid))
-        unique, where = np.unique(keys, axis=1, return_inverse=True)
-        ids = []
-        for key in unique.T.tolist():
-            pair = (_at(threads, key[-2]), _at(threads, key[-1]))
-            if cat in _DEVICE:
-                pair = (key[0] if key[0] != MISSING else pair[0], key[1] if key[1] != MISSING else pair[1])
-            ids.append(lanes.setdefault(pair, len(lanes)))
-        return np.asarray(ids, dtype=np.int32)[where.reshape(-1)]
+    def _pair_halves(self) -> None:
+        """B and E events that belong together become spans: an E ends the last B of its thread that is open."""
+        if not self._halves:
+            return
+        halves = {field: np.concatenate([part[field] for part in self._halves]) for field in self._halves[0]}
+        self._halves.clear()
+        timed = halves["ts"] != MISSING
+        self._odd("no usable timestamp, left out", ~timed)
+        halves = {field: column[timed] for field, column in halves.items()}
+        order = np.lexsort((halves["event"], halves["ts"], halves["lane"]))
+        begin, end, lonely = _pairs(halves["lane"][order], halves["begins"][order])
+        self._odd("begin without an end, left out", halves["begins"][order][lonely])
+        self._odd("end without a begin, left out", ~halves["begins"][order][lonely])
+        begin, end = order[begin], order[end]
+        for number in np.unique(halves["kind"][begin]).tolist():
+            if (kind := Cat(number)) in _NO_ROWS:
+                continue
+            of_kind = halves["kind"][begin] == number
+            rows = begin[of_kind]
+            part = {field: halves[field][rows] for field in ("name", "event", "lane", *_EXTRA.get(kind, ()))}
+            if kind in _DEVICE:
+                part["lane"] = halves["row_lane"][rows]
+            part["start"], part["end"] = halves["ts"][rows], halves["ts"][end[of_kind]]
+            self._parts.setdefault(kind, []).append(part)
 
     def _joined_messages(self) -> Messages:
         found = Messages()
         if not self._messages:
             return found
         text: list[str | None] = [*self._words.text.values, None]  # NO_CODE is the last
+        order = np.argsort(np.concatenate([part["event"] for part in self._messages]), kind="stable")
         for field in Messages.__slots__:
-            column = np.concatenate([part[field] for part in self._messages])
+            column = np.concatenate([part[field] for part in self._messages])[order]
             setattr(found, field, [text[code] for code in column.tolist()] if column.dtype == np.int32 else column)
         return found
 
 
+class _Word:
+    """One dictionary that outlives those of the chunks: usually the first of these, and then nothing is translated."""
+
+    def __init__(self) -> None:
+        self._own: Dictionary | None = None
+        self._now: Dictionary | None = None
+        self._new: Codes = _EMPTY_CODES
+
+    @property
+    def values(self) -> list[str]:
+        return self._own.values if self._own is not None else []
+
+    def follow(self, dictionary: Dictionary) -> None:
+        if self._own is None:
+            self._own = dictionary
+        if dictionary is self._now:
+            return
+        self._now, self._new = dictionary, _EMPTY_CODES
+
+    def codes(self, codes: Codes) -> Codes:
+        """These codes of the chunk, in this dictionary."""
+        own, now = self._own, self._now
+        if own is now or own is None or now is None:
+            return codes
+        if len(self._new) != len(now) + 1:
+            fresh = [own.code(value) for value in now.values[max(0, len(self._new) - 1) :]]
+            self._new = np.array([*self._new[:-1].tolist(), *fresh, NO_CODE], np.int32)
+        return self._new[codes]
+
+    def known(self, value: str) -> int:
+        """The code of this value; one that no row has where it was never met."""
+        return NO_CODE - 1 if self._own is None else self._own.codes.get(value, NO_CODE - 1)
+
+
+class _Words:
+    def __init__(self) -> None:
+        self.name, self.thread, self.text = _Word(), _Word(), _Word()
+
+    def follow(self, words: Dictionaries) -> None:
+        self.name.follow(words.name)
+        self.thread.follow(words.thread)
+        self.text.follow(words.text)
+
+
+_Key = tuple[Any, Any]
+
+
+class _Lanes:
+    """(pid, tid) or (device, stream) of rows → small numbers, chunk by chunk."""
+
+    def __init__(self, threads: _Word) -> None:
+        self._threads = threads
+        self._lanes: dict[_Key, int] = {}
+        self._values: list[Any] = []  # of thread codes, as given
+        self._new: list[int | None] = []
+
+    def of(self, chunk: Chunk, rows: Any, *, on_device: bool) -> Codes:
+        pid, tid = (self._threads.codes(column[rows]) for column in (chunk.pid, chunk.tid))
+        if not on_device:
+            return self._numbers(pid, tid, self._thread, self._thread)
+        device, stream = chunk.device[rows], chunk.stream[rows]
+        stated = (device != MISSING) & (stream != MISSING)
+        if stated.all():
+            return self._numbers(device, stream, int, int)
+        # Where an event does not state its device or stream, its process or thread stands for it.
+        lanes: Codes = np.empty(len(pid), np.int32)
+        for use_pid in (False, True):
+            for use_tid in (False, True):
+                at = np.flatnonzero(((device == MISSING) == use_pid) & ((stream == MISSING) == use_tid))
+                if len(at):
+                    lanes[at] = self._numbers(
+                        (pid if use_pid else device)[at],
+                        (tid if use_tid else stream)[at],
+                        self._thread if use_pid else int,
+                        self._thread if use_tid else int,
+                    )
+        return lanes
+
+    def _thread(self, code: int) -> Any:
+        if code == NO_CODE:
+            return None
+        for text in self._threads.values[len(self._values) :]:
+            self._values.append(_value(text))
+        return self._values[code]
+
+    def _numbers(self, first: Any, second: Any, value: Callable[[int], Any], other: Callable[[int], Any]) -> Codes:
+        if not len(first):
+            return _EMPTY_CODES
+        low, high, low2, high2 = int(first.min()), int(first.max()), int(second.min()), int(second.max())
+        wide = high2 - low2 + 1
+        if (high - low + 1) * wide <= _SMALL:
+            key = (first.astype(np.int64) - low) * wide + (second.astype(np.int64) - low2)
+            seen = np.zeros((high - low + 1) * wide, np.bool_)
+            seen[key] = True
+            keys = np.flatnonzero(seen)
+            pairs = [(key_ // wide + low, key_ % wide + low2) for key_ in keys.tolist()]
+            table: Codes = np.empty(len(seen), np.int32)
+            table[keys] = [self._lane((value(a), other(b))) for a, b in pairs]
+            numbers: Codes = table[key]
+            return numbers
+        unique, where = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
+        lanes = [self._lane((value(a), other(b))) for a, b in unique.T.tolist()]
+        found: Codes = np.asarray(lanes, np.int32)[where.reshape(-1)]
+        return found
+
+    def _lane(self, key: _Key) -> int:
+        return self._lanes.setdefault(key, len(self._lanes))
+
+    def renumbered(self, tables: Iterable[Rows]) -> list[_Key]:
+        """Lanes that rows are on, in an order that does not depend on how the trace was read."""
+        keys = list(self._lanes)
+        used = _used([rows.lane for rows in tables if len(rows)], len(keys))
+        order = sorted(used, key=lambda lane: tuple(map(_rank, keys[lane])))
+        new: Codes = np.full(len(keys), NO_CODE, np.int32)
+        new[order] = np.arange(len(order), dtype=np.int32)
+        for rows in tables:
+            rows.lane = new[rows.lane]
+        self._new = [number if number != NO_CODE else None for number in new.tolist()]
+        return [keys[lane] for lane in order]
+
+    def number(self, lane: int) -> int | None:
+        """The final number of a lane; None: no row is on it."""
+        return self._new[lane]
+
+
+def _table(parts: list[_Columns]) -> Rows:
+    columns = {}
+    for column in list(parts[0]):
+        columns[column] = parts[0][column] if len(parts) == 1 else np.concatenate([part[column] for part in parts])
+        for part in parts:
+            del part[column]  # so that no more than one column is there twice
+    order = event_order(columns["start"], columns["end"])
+    if order is not None:
+        for column in columns:
+            columns[column] = columns[column][order]
+    return Rows(**columns)
+
+
+def _renumbered(tables: list[Rows], column: str, values: list[str]) -> list[str]:
+    """Only the values that rows have, sorted, so that they do not depend on how the trace was read."""
+    used = _used([getattr(rows, column) for rows in tables], len(values))
+    order = sorted(used, key=values.__getitem__)
+    new: Codes = np.zeros(len(values) + 1, np.int32)
+    new[order] = np.arange(len(order), dtype=np.int32)
+    for rows in tables:
+        setattr(rows, column, new[getattr(rows, column)])
+    return [values[code] for code in order]
+
+
+def _used(columns: list[Codes], size: int) -> list[int]:
+    seen = np.zeros(size + 1, np.bool_)
+    for codes in columns:
+        seen[codes] = True
+    return np.flatnonzero(seen[:size]).tolist()
+
+
+def _pairs(lane: Codes, begins: Bools) -> tuple[Ints, Ints, Ints]:
+    """Places of begins, of their ends, and of halves without the other, in events sorted by lane and time."""
+    lonely = []
+    place = np.arange(len(lane))
+    while True:
+        # Depth within each lane; an end at depth 0 has no begin: taken out, all others keep their partners.
+        depth = np.cumsum(np.where(begins[place], 1, -1))
+        first = np.flatnonzero(np.diff(lane[place], prepend=-2))
+        before = np.concatenate(([0], depth))[first]
+        depth -= np.repeat(before, np.diff(np.append(first, len(place))))
+        floor = np.minimum.accumulate(np.minimum(depth, 0) + _falling(first, len(place)))
+        floor -= _falling(first, len(place))
+        previous = np.concatenate(([0], floor[:-1]))
+        previous[first] = 0
+        bad = ~begins[place] & (floor < previous)
+        if not bad.any():
+            break
+        lonely.append(place[bad])
+        place = place[~bad]
+    level = depth + ~begins[place]  # of a begin and its end
+    order = np.lexsort((place, level, lane[place]))
+    sorted_begin = begins[place][order]
+    same = np.zeros(len(order), np.bool_)
+    if len(order) > 1:
+        same[:-1] = (
+            sorted_begin[:-1]
+            & ~sorted_begin[1:]
+            & (lane[place][order][:-1] == lane[place][order][1:])
+            & (level[order][:-1] == level[order][1:])
+        )
+    at = np.flatnonzero(same)
+    paired = np.zeros(len(order), np.bool_)
+    paired[at] = paired[at + 1] = True
+    lonely.append(place[order[~paired]])
+    return place[order[at]], place[order[at + 1]], np.concatenate(lonely)
+
+
+def _falling(first: Ints, size: int) -> Ints:
+    """For each place a number that falls from lane to lane, so that a running minimum starts anew in each."""
+    lane = np.zeros(size, np.int64)
+    lane[first] = 1
+    return -np.cumsum(lane) * (2 * size + 2)
+
+
+def _events(chunk: Chunk, rows: Any) -> Ints:
+    events = np.arange(chunk.first, chunk.first + len(chunk)) if chunk.event is None else chunk.event
+    found: Ints = events[rows]
+    return found
+
+
+def _count(counter: Counter[str], codes: Codes, values: list[str]) -> None:
+    counts = np.bincount(codes, minlength=len(values))
+    for code in np.flatnonzero(counts).tolist():
+        counter[values[code]] += int(counts[code])
+
+
 def _value(text: str) -> Any:
     """A pid or tid as given, from its JSON text."""
-    return text[1:-1] if text.startswith('"') else int(text) if text.lstrip("-").isdigit() else text
+    return json.loads(text)
 
 
-def _at(values: list[Any], code: int) -> Any:
-    return None if code == NO_CODE else values[code]
+def _rank(value: Any) -> tuple[int, float, str]:
+    """An order of values of any type: numbers, then texts."""
+    return (1, value, "") if isinstance(value, int | float) else (2, 0, value) if isinstance(value, str) else (0, 0, "")

@@ -8,9 +8,13 @@ never mistaken for a broken file.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import msgspec
+
+if TYPE_CHECKING:
+    from sameshot.trace.window import Window
 
 
 class EventArgs(msgspec.Struct, gc=False):
@@ -56,3 +60,26 @@ class EventSink(Protocol):
     """
 
     def block(self, events: list[Event]) -> None: ...
+
+
+@runtime_checkable
+class TextSink(Protocol):
+    """Decodes the text of each block itself, and so decides which fields are worth it. `ColumnBuilder` is one."""
+
+    window: Window
+    """Of all that was taken, once `finish` was called."""
+
+    def parse(self, block: bytes) -> Sized:
+        """The events of one JSON array; must change nothing.
+
+        Raises msgspec.DecodeError where it is none: this is the proof that the block is well-formed.
+        """
+        ...
+
+    def take(self, parsed: Any) -> None:
+        """What `parse` returned, once its place in the document is proven."""
+        ...
+
+    def finish(self) -> None:
+        """There are no more events."""
+        ...

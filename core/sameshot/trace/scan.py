@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sized
+from typing import Any
 
 import msgspec
 
@@ -22,7 +23,6 @@ from sameshot.errors import TraceError
 from sameshot.model import InvalidKind
 from sameshot.trace import strict
 from sameshot.trace.bounds import has_no_huge_number, is_shallow
-from sameshot.trace.decode import Decode, Decoded
 from sameshot.trace.outline import first_good_end
 from sameshot.trace.strict import EventFault, Fault, NeedMore
 
@@ -64,8 +64,8 @@ class DocumentScanner:
 
     def __init__(
         self,
-        decode: Decode,
-        on_events: Callable[[Decoded], None],
+        decode: Callable[[bytes], Sized],
+        on_events: Callable[[Any], None],
         on_member: Callable[[str, bytes, int], None],
         wanted: frozenset[str],
     ) -> None:

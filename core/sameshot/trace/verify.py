@@ -21,7 +21,7 @@ import msgspec
 from sameshot.errors import TraceError
 from sameshot.model import BoundBy, Encoding, InvalidKind
 from sameshot.trace.decode import Decoded, decode_full, decode_lean
-from sameshot.trace.events import Event, EventSink
+from sameshot.trace.events import Event, EventSink, TextSink
 from sameshot.trace.header import WANTED, Header
 from sameshot.trace.scan import MAX_PIECE, DocumentScanner
 from sameshot.trace.source import Packing, Source, Store
@@ -76,7 +76,7 @@ def verify(
     *,
     store_as: Path | None = None,
     encoding: Encoding = Encoding.GZIP,
-    sink: EventSink | None = None,
+    sink: EventSink | TextSink | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> VerifiedTrace:
     """Read all of `source`, plain, gzip or zstd, and prove that it is the expected worker's trace.
@@ -109,16 +109,19 @@ def verify(
 class _Pass:
     """One pass over one source."""
 
-    def __init__(self, origin: Source, store: Store | None, *, copies: bool, sink: EventSink | None) -> None:
+    def __init__(self, origin: Source, store: Store | None, *, copies: bool, sink: EventSink | TextSink | None) -> None:
         self._origin = origin
         self._store = store
         self._copies = copies  # the stored bytes are wanted just as they lie on disk
         self._sink = sink
         self._header = Header()
-        self._window = Window()
-        self._scanner = DocumentScanner(
-            decode_full if sink is not None else decode_lean, self._take_events, self._header.take, WANTED
-        )
+        if isinstance(sink, TextSink):
+            self._window = sink.window
+            self._scanner = DocumentScanner(sink.parse, sink.take, self._header.take, WANTED)
+        else:
+            self._window = Window()
+            decode = decode_full if sink is not None else decode_lean
+            self._scanner = DocumentScanner(decode, self._take_events, self._header.take, WANTED)
         self._raw_size = 0
         self._raw_hash = hashlib.sha256()
         self._partial = b""  # the first bytes of a character whose rest is still to come
@@ -131,6 +134,8 @@ class _Pass:
         try:
             self._read(blocks)
             self._scanner.finish()
+            if isinstance(self._sink, TextSink):
+                self._sink.finish()
             self._check(expect)
         except TraceError as error:
             # A damaged stream explains any nonsense it decodes to, so look for damage first.
@@ -188,7 +193,7 @@ class _Pass:
     def _take_events(self, events: Decoded) -> None:
         self._window.add(events)
         if self._sink is not None:
-            self._sink.block(cast("list[Event]", events))
+            cast("EventSink", self._sink).block(cast("list[Event]", events))
 
     def _check(self, expect: Expectation) -> None:
         if not self._scanner.has_events:

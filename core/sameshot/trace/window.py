@@ -20,31 +20,44 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from sameshot.trace.columns.chunk import MISSING as _MISSING
+from sameshot.trace.columns.chunk import Chunk, Dictionaries
 from sameshot.trace.decode import AnyEvent, Decoded, Phased
 from sameshot.trace.events import Event
+
+Bools = npt.NDArray[np.bool_]
 
 NOT_RECORDED_PHASES = frozenset({"M", "s", "t", "f"})
 NOT_RECORDED_CATEGORIES = frozenset({"Trace", "overhead"})
 _MARKS = ("Iteration Start", "Record Window End")
+_INSTANTS = frozenset({"i", "I"})
 
-_FAR = 1 << 62  # ns: base time plus start plus duration still fit into int64
-_FAR_US = float(_FAR // 1000)
+FAR_NS = 1 << 62  # ns: base time plus start plus duration still fit into int64
+_FAR_US = float(FAR_NS // 1000)
 _CLOSE_US = 0.02  # far more than float64 loses in ts + dur, for every |ts| that is exact in it
-_EXACT_US = float(1 << 43)
+EXACT_US = float(1 << 43)
 _DECIMAL = re.compile(r"\s*[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?\s*")
 
 
 def to_ns(value: Any) -> int | None:
     """Microseconds as written in a trace → integer ns; None when that is no usable time (beyond ± 2^62 ns)."""
     if value.__class__ is float:
-        ns = round(value * 1000.0) if math.isfinite(value * 1000.0) else None
+        if math.isfinite(value):
+            # Not round(value * 1000): from 2^42 µs on that product is itself rounded, to half ns, and misses by 1 ns.
+            whole = math.floor(value)
+            ns = whole * 1000 + round((value - whole) * 1000.0)
+        else:
+            ns = None
     elif value.__class__ is int:
         ns = value * 1000
     elif value.__class__ is str and _DECIMAL.fullmatch(value):
         ns = round(Decimal(value) * 1000)
     else:
         ns = None
-    return ns if ns is not None and -_FAR < ns < _FAR else None
+    return ns if ns is not None and -FAR_NS < ns < FAR_NS else None
 
 
 def is_recorded(event: Phased | AnyEvent | Event) -> bool:
@@ -63,19 +76,67 @@ class Window:
 
     def __init__(self) -> None:
         self.recorded = 0
-        self.start_ns = _FAR  # relative to the base time
-        self.end_ns = -_FAR
+        self.start_ns = FAR_NS  # relative to the base time
+        self.end_ns = -FAR_NS
         self.negative_durations = 0
         self.untimed = 0  # recorded events without a usable start
         self.endless = 0  # events whose end lies beyond all time
-        self.is_lossy = False  # a border is a float so large that it no longer carries single ns
+        # Is the border a float so large that it no longer carries single ns?
+        self._start_is_lossy = False
+        self._end_is_lossy = False
         # The same borders in µs, for a quick comparison of numbers: whatever does not pass them moves no border.
         self._early: float = math.inf
         self._late: float = -math.inf
 
     @property
     def is_timed(self) -> bool:
-        return self.end_ns > -_FAR
+        return self.end_ns > -FAR_NS
+
+    @property
+    def is_lossy(self) -> bool:
+        """A border no longer carries single ns."""
+        return self._start_is_lossy or self._end_is_lossy
+
+    def add_columns(self, chunk: Chunk, words: Dictionaries, lossy: Bools | None, endless: Bools | None) -> None:
+        """Take in the same events as columns: with the same result as `add`.
+
+        `lossy` are starts, and `endless` durations, that are floats too large for ns and for any time (None: none is).
+        """
+        phases = words.phase.values
+        recorded = ~_table(phases, NOT_RECORDED_PHASES)[chunk.phase]
+        recorded &= ~_table(words.category.values, NOT_RECORDED_CATEGORIES)[chunk.category]
+        nameless = words.category.codes.get("")
+        marks = (chunk.category == nameless) & _table(phases, _INSTANTS)[chunk.phase]
+        if marks.any():
+            at = np.flatnonzero(marks)
+            names, where = np.unique(chunk.name[at], return_inverse=True)
+            is_mark = np.array([words.name.values[name].startswith(_MARKS) for name in names.tolist()])
+            recorded[at[is_mark[where.reshape(-1)]]] = False
+        self.recorded += int(np.count_nonzero(recorded))
+        timed = recorded & (chunk.ts != _MISSING)
+        self.untimed += int(np.count_nonzero(recorded) - np.count_nonzero(timed))
+        rows = np.flatnonzero(timed)
+        if not len(rows):
+            return
+        start = chunk.ts[rows]
+        is_span = chunk.phase[rows] == words.phase.codes.get("X", -1)
+        length = np.where(is_span, chunk.dur[rows], 0)
+        negative = (length < 0) & (length != _MISSING)
+        self.negative_durations += int(np.count_nonzero(negative))
+        if endless is not None:
+            self.endless += int(np.count_nonzero(endless[rows] & is_span))
+        end = start + np.maximum(length, 0)
+        far = end >= FAR_NS
+        if far.any():
+            self.endless += int(np.count_nonzero(far))
+            end[far] = start[far]
+        first, last = int(start.argmin()), int(end.argmax())
+        if start[first] < self.start_ns:
+            self.start_ns = int(start[first])
+            self._start_is_lossy = lossy is not None and bool(lossy[rows[first]])
+        if end[last] > self.end_ns:
+            self.end_ns = int(end[last])
+            self._end_is_lossy = lossy is not None and bool(lossy[rows[last]])
 
     def add(self, events: Decoded) -> None:
         """Take in one block."""
@@ -134,17 +195,22 @@ class Window:
             self.negative_durations += 1
             length = 0
         end = start + length
-        if end >= _FAR:
+        if end >= FAR_NS:
             self.endless += 1
             end = start
-        lossy = ts.__class__ is float and abs(ts) > _EXACT_US
+        lossy = ts.__class__ is float and abs(ts) >= EXACT_US
         if start < self.start_ns:
             self.start_ns = start
-            self.is_lossy |= lossy
+            self._start_is_lossy = lossy
             # Text stays on the slow path, so only a number may narrow the quick comparison.
             self._early = ts if ts.__class__ is not str else start / 1000
         if end > self.end_ns:
             self.end_ns = end
-            self.is_lossy |= lossy
+            self._end_is_lossy = lossy
             # A margin for what float64 loses: more than a few units in the last place at this size.
             self._late = (end - 10 - (abs(end) >> 48)) / 1000
+
+
+def _table(values: Sequence[str], wanted: frozenset[str]) -> Bools:
+    """For every code, whether its value is one of these."""
+    return np.fromiter((value in wanted for value in values), dtype=np.bool_, count=len(values))

@@ -18,28 +18,42 @@ NO_CODE = -1
 """What stands in a column of codes where the event states no value."""
 
 
+class _Codes(dict[Any, int]):
+    """Gives the next code to a value that it meets for the first time, at no cost for all others."""
+
+    __slots__ = ("values_",)
+
+    def __init__(self, values: list[str]) -> None:
+        self.values_ = values
+
+    def __missing__(self, value: str) -> int:
+        code = self[value] = len(self.values_)
+        self.values_.append(value)
+        return code
+
+
 class Dictionary:
-    """Values to small codes and back; a code keeps its meaning for the whole trace."""
+    """Values to small codes and back; a code keeps its meaning as long as the dictionary lives.
+
+    `codes[value]` adds a value that is new, `codes.get(value)` only looks.
+    """
 
     __slots__ = ("codes", "values")
 
     def __init__(self) -> None:
-        self.codes: dict[Any, int] = {}
         self.values: list[str] = []
+        self.codes: dict[Any, int] = _Codes(self.values)
 
     def code(self, value: str) -> int:
-        found = self.codes.get(value)
-        if found is None:
-            found = self.codes[value] = len(self.values)
-            self.values.append(value)
-        return found
+        return self.codes[value]
 
     def __len__(self) -> int:
         return len(self.values)
 
 
 class Dictionaries(msgspec.Struct, frozen=True):
-    """The dictionaries of one trace.
+    """The dictionaries of one trace, or of one part of a trace: whoever makes chunks may go on with fresh ones where a
+    trace names millions of things, so a `ChunkSink` compares `words` with those of the chunk before.
 
     `phase` ("X"), `category` ("cpu_op") and `name` as written; `thread` holds pids and tids as JSON text (`7040`,
     `"stream 7"`), so that a number and its text stay apart; `text` holds all other strings (dtype, group names, thread
@@ -77,6 +91,11 @@ class Chunk(msgspec.Struct, frozen=True):
 
     Times are ns after the trace's base time. `correlation` … `graph_id` are int64 with MISSING. `label` is `args.name`
     of metadata events (`process_name`, `thread_name`), a code of `text`. `messages` is sparse.
+
+    `event` is None where the rows are consecutive elements; columns that were stored are grouped by phase and category
+    and sorted by start within a group, and there it states each row's index in traceEvents. `flow` is the id that
+    connects the arrows `s`, `t`, `f` (int64 with MISSING); None: not read. `is_uniform`: all rows are of one phase and
+    category.
     """
 
     first: int
@@ -95,6 +114,9 @@ class Chunk(msgspec.Struct, frozen=True):
     graph_id: Ints
     label: Codes
     messages: Messages
+    event: Ints | None = None
+    flow: Ints | None = None
+    is_uniform: bool = False
 
     def __len__(self) -> int:
         return len(self.ts)
@@ -104,3 +126,30 @@ class ChunkSink(Protocol):
     """Receives the columns of a trace, chunk by chunk, from whoever builds or reads them."""
 
     def chunk(self, chunk: Chunk, words: Dictionaries) -> None: ...
+
+
+def event_order(start: Ints, length: Ints) -> Ints | None:
+    """The order of rows by (start, longer first), else as they are; None: they are in that order already."""
+    if len(start) < 2:
+        return None
+    step = start[1:] >= start[:-1]
+    order: Ints | None = None
+    if not step.all():
+        order = np.argsort(start, kind="stable")
+        start, length = start[order], length[order]
+    tied = start[1:] == start[:-1]
+    wrong = tied & (length[1:] > length[:-1])
+    if not wrong.any():
+        return order
+    # Few rows start at the same time: only these are sorted again.
+    in_tie = np.zeros(len(start), np.bool_)
+    in_tie[1:] |= tied
+    in_tie[:-1] |= tied
+    rows = np.flatnonzero(in_tie)
+    again = rows[np.lexsort((~length[rows], start[rows]))]
+    if order is None:
+        order = np.arange(len(start))
+        order[rows] = again
+    else:
+        order[rows] = order[again]
+    return order

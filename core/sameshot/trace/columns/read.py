@@ -1,0 +1,165 @@
+"""Parquet → columns, row group by row group: what `write` stored, for a `ChunkSink`.
+
+    footer = read_columns(path, sink, wanted)
+
+`wanted` says for each row group which columns are worth reading; a group of which none is wanted is skipped, its rows
+are still counted in the footer. Chunks come in the order of the file: see `Chunk.event`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+import numpy as np
+
+from sameshot.errors import ColumnsError
+from sameshot.trace.columns import schema
+from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, ChunkSink, Codes, Dictionaries, Dictionary, Messages
+from sameshot.trace.columns.schema import Footer, Group
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Wanted = Callable[[Group], Collection[str]]
+
+_footer = msgspec.json.Decoder(Footer)
+_WORDS = 1 << 20  # strings in the dictionaries, before fresh ones are taken
+
+
+class _Version(msgspec.Struct):
+    schema: str
+
+
+def everything(group: Group) -> Collection[str]:
+    """All columns that state anything."""
+    return group.columns
+
+
+def read_columns(source: Path | bytes | BinaryIO, sink: ChunkSink, wanted: Wanted | None = None) -> Footer:
+    """Hand the wanted columns of a stored trace to `sink`, one row group at a time, and return the footer.
+
+    Columns that are not wanted, or that no row of a group states, come as MISSING or NO_CODE. Raises ColumnsError for a
+    file that is no such Parquet, damaged, or of a major version that is not known here; OSError for I/O.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(
+            pa.BufferReader(source) if isinstance(source, bytes) else source,
+            read_dictionary=[*schema.TEXTS, *schema.MESSAGE_TEXTS],
+            memory_map=False,
+        )
+        footer = _read_footer(file.metadata)
+        reader = _Reader(file, sink)
+        for at, group in enumerate(footer.groups):
+            names = set((wanted or everything)(group))
+            if names:
+                reader.read(at, group, names)
+    except (pa.ArrowException, msgspec.MsgspecError) as error:
+        raise ColumnsError(f"These columns can't be read: {error}. Make them again from the trace.") from error
+    return footer
+
+
+def read_footer(source: Path | bytes | BinaryIO) -> Footer:
+    """Only the footer; errors as in `read_columns`."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return _read_footer(pq.read_metadata(pa.BufferReader(source) if isinstance(source, bytes) else source))
+    except (pa.ArrowException, msgspec.MsgspecError) as error:
+        raise ColumnsError(f"These columns can't be read: {error}. Make them again from the trace.") from error
+
+
+def _read_footer(metadata: Any) -> Footer:
+    raw = (metadata.metadata or {}).get(schema.METADATA_KEY)
+    if raw is None:
+        raise ColumnsError("A Parquet file, but not one of a trace's columns: it has no footer of ours.")
+    version = msgspec.json.decode(raw, type=_Version).schema
+    if not schema.is_known(version):
+        raise ColumnsError(
+            f"These columns are of version {version}, and this version of sameshot reads {schema.SCHEMA}: update it, "
+            "or make columns again from the trace."
+        )
+    footer = _footer.decode(raw)
+    counts = [group.rows for group in footer.groups]
+    if counts != [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]:
+        raise ColumnsError("The row groups are not those that the footer states: this file was changed.")
+    return footer
+
+
+class _Reader:
+    def __init__(self, file: Any, sink: ChunkSink) -> None:
+        self._file = file
+        self._sink = sink
+        self._words = Dictionaries()
+        self._first = 0
+
+    def read(self, at: int, group: Group, names: set[str]) -> None:
+        import pyarrow as pa
+
+        stored = [name for name in schema.COLUMNS if name in names and name in group.columns]
+        table = self._file.read_row_group(at, columns=["event", *stored], use_threads=False)
+        if table.num_rows != group.rows:
+            raise pa.ArrowInvalid(f"row group {at} has {table.num_rows} rows, and not {group.rows}")
+        if sum(len(getattr(self._words, name)) for name in Dictionaries.__struct_fields__) > _WORDS:
+            self._words = Dictionaries()
+        words, rows = self._words, group.rows
+        columns: dict[str, Any] = {}
+        for name in ("event", *schema.TIMES, *schema.INTEGERS, *schema.MESSAGE_INTEGERS):
+            columns[name] = (
+                _numbers(table.column(name))
+                if name == "event" or name in stored
+                else _constant(rows, MISSING, np.int64)
+            )
+        for name in (*schema.TEXTS, *schema.MESSAGE_TEXTS):
+            dictionary: Dictionary = getattr(words, schema.TEXTS.get(name, "text"))
+            if name == "phase" and group.phase is not None:
+                columns[name] = _constant(rows, dictionary.code(group.phase), np.int32)
+            elif name == "category" and group.category is not None:
+                columns[name] = _constant(rows, dictionary.code(group.category), np.int32)
+            elif name in stored:
+                columns[name] = _codes(table.column(name), dictionary)
+            else:
+                columns[name] = _constant(rows, NO_CODE, np.int32)
+        messages = {name: columns.pop(name) for name in schema.MESSAGES}
+        stated = np.zeros(rows, np.bool_)
+        for name in ("collective", "group_name", "in_nelems"):
+            if name in stored:
+                stated |= messages[name] != (MISSING if name == "in_nelems" else NO_CODE)
+        where = np.flatnonzero(stated)
+        self._sink.chunk(
+            Chunk(
+                first=self._first,
+                messages=Messages(row=where, **{name: column[where] for name, column in messages.items()}),
+                is_uniform=group.phase is not None,
+                **columns,
+            ),
+            words,
+        )
+        self._first += rows
+
+
+def _constant(rows: int, value: int, dtype: Any) -> Any:
+    return np.broadcast_to(np.asarray(value, dtype), (rows,))
+
+
+def _flat(column: pa.ChunkedArray) -> Any:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _numbers(column: pa.ChunkedArray) -> Any:
+    array = _flat(column)
+    return (array.fill_null(MISSING) if array.null_count else array).to_numpy()
+
+
+def _codes(column: pa.ChunkedArray, dictionary: Dictionary) -> Codes:
+    array = _flat(column.unify_dictionaries() if column.num_chunks > 1 else column)
+    indices = array.indices
+    new: Codes = np.array([dictionary.code(value) for value in array.dictionary.to_pylist()] + [NO_CODE], np.int32)
+    found: Codes = indices.fill_null(len(new) - 1).to_numpy() if indices.null_count else indices.to_numpy()
+    return found if not indices.null_count and (new[:-1] == np.arange(len(new) - 1)).all() else new[found]

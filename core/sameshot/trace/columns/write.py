@@ -1,0 +1,309 @@
+"""Columns → Parquet, in bounded memory: a `ChunkSink`.
+
+writer = ColumnWriter(path)
+builder = ColumnBuilder(writer)
+try:
+    found = verify(source, sink=builder)
+    stored = writer.close(builder.facts(found))
+except BaseException:
+    writer.discard()
+    raise
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from sameshot.trace.columns import schema
+from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, Codes, Dictionaries, Dictionary, Ints, event_order
+from sameshot.trace.columns.schema import Facts, Footer, Group
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+GROUP_ROWS = 1 << 17
+_PENDING_ROWS = 1 << 18
+_KINDS = 64  # kinds of rows kept apart; what comes later goes into groups of various rows
+_KNOWN_PHASES = frozenset("XstfMiIBECbneNDOPRcSTpFvV()")
+_MOST_COUNTED = 1000
+
+_Piece = dict[str, Any]
+_Kind = tuple[int, int, bool]
+_VARIOUS: _Kind = (NO_CODE, NO_CODE, True)
+
+
+class Written(msgspec.Struct, frozen=True):
+    """A complete file of columns."""
+
+    size: int
+    sha256: str
+    schema: str
+
+
+class ColumnWriter:
+    """Writes the file at `path` (never through a symbolic link); it counts only once `close` has returned.
+
+    Raises OSError for I/O.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq  # heavy: only whoever writes columns pays for it
+
+        self._path = path
+        self._out = _Hashed(path)
+        self._parquet = pq.ParquetWriter(
+            self._out,
+            _arrow_schema(),
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[*schema.TEXTS, *schema.MESSAGE_TEXTS, *schema.INTEGERS],
+            column_encoding={"event": "DELTA_BINARY_PACKED", "ts": "DELTA_BINARY_PACKED", "dur": "PLAIN"},
+            write_statistics=False,
+            store_schema=False,
+        )
+        self._pending: dict[_Kind, list[_Piece]] = {}
+        self._rows: Counter[_Kind] = Counter()
+        self._words: Dictionaries | None = None
+        self._groups: list[Group] = []
+        self._phases: Counter[str] = Counter()
+        self._categories: Counter[str] = Counter()
+        self._events = 0
+
+    def chunk(self, chunk: Chunk, words: Dictionaries) -> None:
+        """Take the next chunk."""
+        if words is not self._words:
+            self._flush_all()
+            self._words = words
+            self._kinds: dict[_Kind, int] = {}
+        self._events += len(chunk)
+        _count(self._phases, chunk.phase, words.phase)
+        _count(self._categories, chunk.category, words.category)
+        for kind, rows in self._by_kind(chunk):
+            self._pending.setdefault(kind, []).append(_piece(chunk, rows))
+            self._rows[kind] += len(rows)
+            if self._rows[kind] >= GROUP_ROWS:
+                self._flush(kind)
+        while self._rows.total() >= _PENDING_ROWS:
+            self._flush(self._rows.most_common(1)[0][0])
+
+    def close(self, facts: Facts) -> Written:
+        """Write what is left and the footer."""
+        self._flush_all()
+        footer = Footer(
+            **msgspec.structs.asdict(facts),
+            events=self._events,
+            phases=dict(self._phases.most_common(_MOST_COUNTED)),
+            categories=dict(self._categories.most_common(_MOST_COUNTED)),
+            unknown_phases={phase: n for phase, n in self._phases.items() if phase not in _KNOWN_PHASES},
+            groups=tuple(self._groups),
+        )
+        self._parquet.add_key_value_metadata({schema.METADATA_KEY.decode(): msgspec.json.encode(footer).decode()})
+        self._parquet.close()
+        self._out.close()
+        return Written(self._out.size, self._out.sha256, schema.SCHEMA)
+
+    def discard(self) -> None:
+        """Close and remove; never raises for a file that is already gone."""
+        self._pending.clear()
+        self._out.discard()
+        self._path.unlink(missing_ok=True)
+
+    def _by_kind(self, chunk: Chunk) -> list[tuple[_Kind, Ints]]:
+        """Rows that belong into one row group, in their order."""
+        has_message = np.zeros(len(chunk), np.bool_)
+        has_message[chunk.messages.row] = True
+        keys = (chunk.category.astype(np.int64) << 32) | (chunk.phase.astype(np.int64) << 1) | has_message
+        # Few kinds: a small number for each lets numpy sort by radix.
+        numbers = np.empty(len(keys), np.uint8)
+        left = np.ones(len(keys), np.bool_)
+        kinds: list[_Kind] = []
+        while len(kinds) < _KINDS and left.any():
+            key = keys[left.argmax()]
+            same = keys == key
+            numbers[same] = len(kinds)
+            left &= ~same
+            kinds.append(self._known((int(key >> 1) & 0x7FFFFFFF, int(key >> 32), bool(key & 1))))
+        if left.any():
+            numbers[left] = len(kinds)
+            kinds.append(_VARIOUS)
+        order = np.argsort(numbers, kind="stable")
+        borders = np.searchsorted(numbers[order], np.arange(len(kinds) + 1))
+        return [(kind, order[borders[at] : borders[at + 1]]) for at, kind in enumerate(kinds)]
+
+    def _known(self, kind: _Kind) -> _Kind:
+        if kind not in self._kinds and len(self._kinds) >= _KINDS:
+            return _VARIOUS
+        self._kinds[kind] = 1
+        return kind
+
+    def _flush_all(self) -> None:
+        for kind in list(self._pending):
+            self._flush(kind)
+
+    def _flush(self, kind: _Kind) -> None:
+        import pyarrow as pa
+
+        pieces = self._pending.pop(kind)
+        rows = self._rows.pop(kind)
+        words = self._words
+        assert words is not None
+        columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+        pieces.clear()
+        order = event_order(columns["ts"], columns["dur"])
+        if order is not None:
+            columns = {name: column[order] for name, column in columns.items()}
+        arrays, stated = [], []
+        for field in _arrow_schema():
+            array = None
+            if (column := columns.pop(field.name, None)) is None:
+                pass
+            elif column.dtype == np.int32:
+                array = _text(column, getattr(words, schema.TEXTS.get(field.name, "text")))
+            else:
+                array = _numbers(column)
+            if array is None:
+                array = pa.nulls(rows, field.type)
+            else:
+                stated.append(field.name)
+            arrays.append(array)
+        self._parquet.write_table(pa.Table.from_arrays(arrays, schema=_arrow_schema()), row_group_size=rows)
+        phase, category, _ = kind
+        various = kind == _VARIOUS
+        self._groups.append(
+            Group(
+                rows,
+                None if various else words.phase.values[phase],
+                None if various else words.category.values[category],
+                tuple(stated),
+            )
+        )
+
+
+_schema: Any = None
+
+
+def _arrow_schema() -> pa.Schema:
+    global _schema
+    if _schema is None:
+        import pyarrow as pa
+
+        text = pa.dictionary(pa.int32(), pa.string())
+        fields = [pa.field("event", pa.int64(), nullable=False)]
+        fields += [pa.field(name, pa.int64()) for name in (*schema.TIMES, *schema.INTEGERS)]
+        fields += [pa.field(name, text) for name in (*schema.TEXTS, *schema.MESSAGE_TEXTS)]
+        fields += [pa.field(name, pa.int64()) for name in schema.MESSAGE_INTEGERS]
+        _schema = pa.schema(fields)
+    return _schema
+
+
+def _piece(chunk: Chunk, rows: Ints) -> _Piece:
+    piece: _Piece = {"event": rows + chunk.first if chunk.event is None else chunk.event[rows]}
+    for name in (*schema.TIMES, *schema.INTEGERS, *schema.TEXTS):
+        column = getattr(chunk, name)
+        if column is not None:
+            piece[name] = column[rows]
+    messages = chunk.messages
+    if len(messages.row):
+        place = np.full(len(chunk), -1, np.int64)
+        place[messages.row] = np.arange(len(messages.row))
+        at = place[rows]
+        for name in schema.MESSAGES:
+            column = getattr(messages, name)
+            missing = NO_CODE if column.dtype == np.int32 else MISSING
+            piece[name] = np.where(at >= 0, column[at], column.dtype.type(missing))
+    else:
+        for name in schema.MESSAGE_TEXTS:
+            piece[name] = np.full(len(rows), NO_CODE, np.int32)
+        for name in schema.MESSAGE_INTEGERS:
+            piece[name] = np.full(len(rows), MISSING, np.int64)
+    return piece
+
+
+def _numbers(column: Ints) -> pa.Array | None:
+    import pyarrow as pa
+
+    missing = column == MISSING
+    if not missing.any():
+        return pa.array(column)
+    return None if missing.all() else pa.array(column, mask=missing)
+
+
+def _text(codes: Codes, dictionary: Dictionary) -> pa.Array | None:
+    """Only the values that these rows use: each row group stands for itself."""
+    import pyarrow as pa
+
+    missing = codes == NO_CODE
+    some = bool(missing.any())
+    if some and missing.all():
+        return None
+    used = np.zeros(len(dictionary) + 1, np.bool_)
+    used[codes] = True
+    used[NO_CODE] = False
+    values = np.flatnonzero(used)
+    new: Codes = np.zeros(len(used), np.int32)
+    new[values] = np.arange(len(values), dtype=np.int32)
+    indices = pa.array(new[codes], mask=missing) if some else pa.array(new[codes])
+    return pa.DictionaryArray.from_arrays(
+        indices, pa.array([dictionary.values[value] for value in values.tolist()], pa.string())
+    )
+
+
+def _count(counter: Counter[str], codes: Codes, dictionary: Dictionary) -> None:
+    counts = np.bincount(codes, minlength=len(dictionary))
+    for code in np.flatnonzero(counts).tolist():
+        counter[dictionary.values[code]] += int(counts[code])
+    if len(counter) > 2 * _MOST_COUNTED:
+        rest = counter.most_common()[_MOST_COUNTED:]
+        for value, _ in rest:
+            del counter[value]
+
+
+class _Hashed:
+    """The file that Parquet is written to: front to back, so its digest needs no second reading."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.fdopen(os.open(path, flags, 0o640), "wb", buffering=1 << 20)
+        self._hash = hashlib.sha256()
+        self.size = 0
+        self.closed = False
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+    def write(self, data: Any) -> int:
+        self._hash.update(data)
+        self.size += len(data)
+        return self._file.write(data)
+
+    def writable(self) -> bool:
+        return True
+
+    def readable(self) -> bool:
+        return False
+
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        self.closed = True
+
+    def discard(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
