@@ -102,6 +102,16 @@ def test_it_names_what_the_launching_thread_did_in_the_gap(tmp_path: Path) -> No
     )
 
 
+def test_python_functions_that_differ_by_an_address_only_are_one(tmp_path: Path) -> None:
+    found = bound(
+        tmp_path,
+        *LAUNCHES,
+        python("<built-in method layer_norm of type object at 0x7499b741df60>", 100, 50),
+        python("<built-in method layer_norm of type object at 0x7499b741df99>", 150, 50),
+    )
+    assert found.python == (NamedTime("<built-in method layer_norm of type object>", 2, 100 * US, 100 * US),)
+
+
 def test_each_gap_is_laid_to_the_thread_that_launched_its_kernel(tmp_path: Path) -> None:
     found = bound(
         tmp_path,

@@ -86,13 +86,15 @@ def test_kernels_of_no_duration_are_counted_and_take_no_time(tmp_path: Path) -> 
 
 
 def test_the_timeline_shows_what_filled_most_of_each_bucket(tmp_path: Path) -> None:
-    # 480 buckets of 1 µs. 100 start with 0.4 µs of compute before 100-139.4 and end in the middle of bucket 139.
+    # 480 buckets of 1 µs.
     path = written(
         tmp_path,
         kernel(100, 39.4),  # of bucket 139 only 0.4: it is idle
         kernel(200, 10, name=NCCL),
         kernel(205, 10),  # compute wins over communication
         copy(300, 20.6, 0, "Memset (Device)"),  # of bucket 320 0.6: it is memory
+        kernel(400, 0.4),  # of bucket 400 0.4, and 0.35 of communication and 0.25 idle: it is compute
+        kernel(400.4, 0.35, name=NCCL),
     )
     assert measured(path, window=(0, 480 * US)).device_timeline == Timeline(
         480,
@@ -104,7 +106,9 @@ def test_the_timeline_shows_what_filled_most_of_each_bucket(tmp_path: Path) -> N
             ("compute", 10),
             ("idle", 85),
             ("memory", 21),
-            ("idle", 159),
+            ("idle", 79),
+            ("compute", 1),
+            ("idle", 79),
         ),
     )
 

@@ -135,6 +135,15 @@ def is_backward(name: str) -> bool:
     return name.startswith(BACKWARD_PREFIX)
 
 
+# What optimizers do to parameters and hardly anything else does (torch/optim/adam.py and others): operators of their
+# foreach and fused forms, and of Adam's single-tensor form.
+_OPTIMIZER_WORK = re.compile(r"aten::(?:_foreach_|_fused_|addcdiv|addcmul|lerp)|Optimizer\.(?:step|zero_grad)#")
+
+
+def is_optimizer_work(name: str) -> bool:
+    return _OPTIMIZER_WORK.match(name) is not None
+
+
 def is_collective_call(name: str) -> bool:
     """A host event around the launch of device communication."""
     return name.startswith(("c10d::", "nccl:", "record_param_comms"))
@@ -284,9 +293,14 @@ def copy_kind(name: str) -> str:
 
 
 def short(name: str, limit: int = 96) -> str:
-    """An event name that fits into a table; C++ kernels lose their argument lists first, copies never ("Pageable")."""
+    """An event name that fits into a table; C++ kernels lose their argument lists first, copies never ("Pageable").
+
+    Addresses of Python objects go as well: the same function has another one in each process.
+    """
     plain = name.removeprefix("void ")
     if name.endswith(")") and "::" not in name and not name.startswith(("Memcpy", "Memset")):
         plain = name.partition("(")[0]
+    if plain.endswith(">"):
+        plain = re.sub(r" at 0x[0-9a-f]+>$", ">", plain)
     plain = re.sub(r"[\x00-\x1f\x7f]", "�", plain)
     return plain if len(plain) <= limit else plain[: limit - 1] + "…"

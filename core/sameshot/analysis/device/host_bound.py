@@ -67,13 +67,14 @@ def _inside(frame: Frame, cat: Cat, by_thread: list[tuple[int, Spans]]) -> tuple
         return ()
     name, whole, mine = (np.concatenate(columns) for columns in zip(*found, strict=True))
     codes, where = np.unique(name, return_inverse=True)
-    count = np.bincount(where)
-    total, self_time = (np.bincount(where, weights=column).astype(np.int64) for column in (whole, mine))
-    best = np.lexsort((codes, -total, -self_time))[:_TOP]
+    # By the name that is shown: Python's builtins are recorded with the address of an object.
+    labels, merged = np.unique([names.short(frame.names[code]) for code in codes.tolist()], return_inverse=True)
+    group = merged[where]
+    count = np.bincount(group)
+    total, self_time = (np.bincount(group, weights=column).astype(np.int64) for column in (whole, mine))
+    best = np.lexsort((-total, -self_time))[:_TOP].tolist()
     return tuple(
-        NamedTime(names.short(frame.names[codes[i]]), int(count[i]), int(total[i]), int(self_time[i]))
-        for i in best.tolist()
-        if self_time[i]
+        NamedTime(str(labels[i]), int(count[i]), int(total[i]), int(self_time[i])) for i in best if self_time[i]
     )
 
 

@@ -18,7 +18,9 @@ def device_timeline(found: Occupancy, window: tuple[int, int]) -> Timeline | Non
     first, last = window
     if last - first < BUCKETS:
         return None
-    edges = np.linspace(first, last, BUCKETS + 1).astype(np.int64)
+    width, rest = divmod(last - first, BUCKETS)
+    at = np.arange(BUCKETS + 1)
+    edges = first + at * width + at * rest // BUCKETS
     compute, kernels, busy = (spans.within(edges) for spans in (found.compute, found.kernels, found.busy))
     filled = np.stack((compute, kernels - compute, busy - kernels, np.diff(edges) - busy))
     largest = np.argmax(filled, axis=0).tolist()
