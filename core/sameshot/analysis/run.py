@@ -7,13 +7,14 @@ with what it states, while it is read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 
 from sameshot.analysis.files import replace
+from sameshot.analysis.hta.tables import Rounding, TablePart, part_of, tables_of, write_tables
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.load import Loaded, artifact_of, load, load_trace, who
 from sameshot.analysis.rank import summarise
@@ -23,6 +24,9 @@ from sameshot.manifest import Manifest, Target
 from sameshot.storage import Storage
 from sameshot.trace.capture_check import locate, read_manifest
 from sameshot.trace.pool import in_processes
+
+if TYPE_CHECKING:
+    from sameshot.analysis.report.blocks import Section
 
 Progress = Callable[[int, int, str], None]
 """Called after each rank with (ranks done, ranks in all, the target just done)."""
@@ -38,6 +42,7 @@ class Mapped(msgspec.Struct, frozen=True):
     manifest: Manifest
     ranks: list[RankSummary]
     location: str
+    tables: list[TablePart] = []
 
 
 def map_rank(trace: BinaryIO | Path, target: Target) -> RankSummary:
@@ -62,7 +67,7 @@ def map_target(location: str, target_id: str, *, cache: Path | None = None) -> R
     storage, key = locate(location)
     for target in read_manifest(storage, key).targets:
         if target.target_id == target_id:
-            return _map((storage.url, _folder(key), target, cache))
+            return _map((storage.url, _folder(key), target, cache, None))[0]
     raise VerificationFailed(f"The manifest at {storage.uri(key)} names no target {target_id!r}.")
 
 
@@ -86,27 +91,60 @@ def read_rank_summary(path: Path) -> RankSummary:
 
 
 def analyze(
-    location: str, out: Path | None, *, workers: int | None = None, progress: Progress | None = None
+    location: str,
+    out: Path | None,
+    *,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    rounding: Rounding = Rounding.EXACT,
+    hta: bool = False,
 ) -> Summary:
     """Analyse the capture whose manifest (or its folder) is at this path or URI.
 
-    Writes `summary.json` and `report.html` into `out`, each atomically (None: nothing is written). `workers` processes
-    read traces side by side; by default one process does it all unless the traces are large. Which ranks are missing
-    stands in the result (`Summary.missing`): whether that is good enough is the caller's decision.
+    Writes `summary.json`, `report.html` and `tables/*.parquet` into `out`, each atomically (None: nothing is written).
+    `workers` processes read traces side by side; by default one process does it all unless the traces are large. Which
+    ranks are missing stands in the result (`Summary.missing`): whether that is good enough is the caller's decision.
+    `rounding` is that of the tables, see docs/analysis.md. `hta` runs HTA as well, for the report and as
+    `tables/hta_*.parquet`.
 
-    Raises UnknownCapture, ManifestError, VerificationFailed, StorageError, and CaptureFailed where no rank has a trace.
+    Raises UnknownCapture, ManifestError, VerificationFailed, StorageError, CaptureFailed where no rank has a trace, and
+    UsageError where HTA is wanted and not installed.
     """
-    mapped = map_capture(location, cache=None if out is None else out / "columns", workers=workers, progress=progress)
+    if hta and out is not None:
+        from sameshot.analysis.hta.engine import require_hta, run_hta
+        from sameshot.analysis.hta.section import hta_section
+
+        require_hta()
+    mapped = map_capture(
+        location,
+        cache=None if out is None else out / "columns",
+        workers=workers,
+        progress=progress,
+        tables=None if out is None else rounding,
+    )
     result = reduce_ranks(mapped.manifest, mapped.ranks, location=mapped.location)
     if out is not None:
-        write(result, out)
+        write_tables(tables_of(mapped.tables), out / "tables")
+        more = []
+        if hta:  # imported above
+            storage, key = locate(location)
+            more.append(hta_section(run_hta(mapped.manifest, storage, out / "tables", prefix=_folder(key))))
+        write(result, out, more=more)
     return result
 
 
 def map_capture(
-    location: str, *, cache: Path | None = None, workers: int | None = None, progress: Progress | None = None
+    location: str,
+    *,
+    cache: Path | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    tables: Rounding | None = None,
 ) -> Mapped:
-    """Summarise every rank of the capture at this path or URI; arguments and errors are those of `analyze`."""
+    """Summarise every rank of the capture at this path or URI; arguments and errors are those of `analyze`.
+
+    With `tables` also make each rank's part of the tables.
+    """
     storage, key = locate(location)
     manifest = read_manifest(storage, key)
     targets = [target for target in manifest.targets if target.artifact is not None]
@@ -115,25 +153,30 @@ def map_capture(
             f"No rank of capture {manifest.capture.capture_id} has a verified trace, so there is nothing to analyse: "
             + "; ".join(f"{who(t)}: {t.failure.reason.value}" for t in manifest.targets if t.failure is not None)
         )
-    summaries = []
-    for summary in _map_all(storage, _folder(key), targets, _workers(workers, targets), cache):
+    summaries, parts = [], []
+    for summary, part in _map_all(storage, _folder(key), targets, _workers(workers, targets), cache, tables):
         summaries.append(summary)
+        if part is not None:
+            parts.append(part)
         if progress is not None:
             progress(len(summaries), len(targets), summary.target_id)
-    return Mapped(manifest, summaries, storage.uri(key))
+    return Mapped(manifest, summaries, storage.uri(key), parts)
 
 
-def write(summary: Summary, out: Path) -> None:
-    """Write `summary.json` and `report.html`; whoever looks sees the old file or the new one, never a part."""
+def write(summary: Summary, out: Path, *, more: Sequence[Section] = ()) -> None:
+    """Write `summary.json` and `report.html`; whoever looks sees the old file or the new one, never a part.
+
+    `more` are further sections of the report.
+    """
     from sameshot.analysis.report import render  # a caller that only wants numbers needs no templates
 
     out.mkdir(parents=True, exist_ok=True)
-    page = render(summary).encode()
+    page = render(summary, more=more).encode()
     replace(out / "summary.json", msgspec.json.format(msgspec.json.encode(summary), indent=1) + b"\n")
     replace(out / "report.html", page)
 
 
-_Job = tuple[str, str, Target, Path | None]
+_Job = tuple[str, str, Target, Path | None, Rounding | None]
 
 
 def _folder(key: str) -> str:
@@ -152,20 +195,22 @@ def _workers(wanted: int | None, targets: list[Target]) -> int:
 
 
 def _map_all(
-    storage: Storage, prefix: str, targets: list[Target], workers: int, cache: Path | None
-) -> Iterator[RankSummary]:
+    storage: Storage, prefix: str, targets: list[Target], workers: int, cache: Path | None, tables: Rounding | None
+) -> Iterator[tuple[RankSummary, TablePart | None]]:
     """The first error ends everything: nothing is analysed from bytes that nobody proved."""
-    jobs: list[_Job] = [(storage.url, prefix, target, cache) for target in targets]
+    jobs: list[_Job] = [(storage.url, prefix, target, cache, tables) for target in targets]
     if workers == 1:
         yield from map(_map, jobs)
         return
-    for _, summary in in_processes(_map, jobs, workers, name=lambda job: who(job[2])):
-        yield summary
+    for _, found in in_processes(_map, jobs, workers, name=lambda job: who(job[2])):
+        yield found
 
 
-def _map(job: _Job) -> RankSummary:
-    url, prefix, target, cache = job
-    return _summarise(load(Storage.open(url), prefix, target, cache=cache), target)
+def _map(job: _Job) -> tuple[RankSummary, TablePart | None]:
+    url, prefix, target, cache, tables = job
+    loaded = load(Storage.open(url), prefix, target, cache=cache)
+    part = None if tables is None else part_of(loaded.frame, target.identity.rank, tables)
+    return _summarise(loaded, target), part
 
 
 def _summarise(loaded: Loaded, target: Target) -> RankSummary:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,11 @@ from rich.text import Text
 
 from sameshot.cli.options import Output, OutputOption, print_json
 from sameshot.cli.tables import console
+
+
+class Engine(enum.StrEnum):
+    NATIVE = "native"
+    HTA = "hta"
 
 
 def register(app: typer.Typer) -> None:
@@ -21,14 +27,25 @@ def register(app: typer.Typer) -> None:
 
 def analyze(
     manifest: Annotated[str, typer.Argument(help="Path or URI of a manifest, or of the folder that holds it.")],
-    out: Annotated[Path, typer.Option(help="Folder for report.html and summary.json.")] = Path("sameshot-report"),
+    out: Annotated[Path, typer.Option(help="Folder for report.html, summary.json and tables.")] = Path(
+        "sameshot-report"
+    ),
+    engine: Annotated[
+        Engine, typer.Option(help="hta: run HolisticTraceAnalysis as well (pip install 'sameshot[hta]').")
+    ] = Engine.NATIVE,
+    hta_rounding: Annotated[
+        bool,
+        typer.Option("--hta-rounding", help="Compute tables/*.parquet as HTA does, in whole µs, to compare with it."),
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Analyse a capture. Exit code 3 when a rank is missing from it: the report then says which."""
     from sameshot.analysis import analyze as analyze_capture
     from sameshot.analysis import headline
+    from sameshot.analysis.hta.tables import Rounding
 
-    summary = analyze_capture(manifest, out)
+    rounding = Rounding.HTA if hta_rounding else Rounding.EXACT
+    summary = analyze_capture(manifest, out, rounding=rounding, hta=engine is Engine.HTA)
     if output is Output.JSON:
         print_json(summary)
     else:

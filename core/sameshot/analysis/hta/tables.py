@@ -1,7 +1,7 @@
 """The six tables that users of HTA know, from our numbers: exact, or as HTA would have rounded and chosen them.
 
     parts = [part_of(frame, rank, Rounding.EXACT) for …]      # per rank, where its frame is
-    write(tables_of(parts), out / "tables")                    # for all of them
+    write_tables(tables_of(parts), out / "tables")                    # for all of them
 
 Under HTA's rules, what HTA drops depends on all ranks together (see `compat.step_names`), so a rank whose own trace
 does not decide it carries both answers until the parts are joined.
@@ -13,16 +13,17 @@ import enum
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.hta import compat, exact
 from sameshot.analysis.hta.shape import Columns, RankTables, joined
+
+if TYPE_CHECKING:  # imported where tables are made: the parts of ranks are made in processes that need no pyarrow
+    import pyarrow as pa
 
 
 class Rounding(enum.StrEnum):
@@ -62,12 +63,14 @@ def tables_of(parts: Sequence[TablePart]) -> dict[str, pa.Table]:
     return {name: _arrow(name, columns) for name, columns in joined(known).items()}
 
 
-def write(tables: Mapping[str, pa.Table], folder: Path, prefix: str = "") -> list[Path]:
+def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> list[Path]:
     """One Parquet file per table; whoever looks sees the old file or the new one, never a part."""
+    import pyarrow.parquet as pq
+
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, table in tables.items():
-        path = folder / f"{prefix}{name}.parquet"
+        path = folder / f"{name}.parquet"
         part = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             pq.write_table(table, part, compression="zstd")
@@ -89,26 +92,33 @@ _FLOATS = {
     "cuda_kernel_launch_stats": ("cpu_duration", "gpu_duration", "launch_delay"),
     "queue_length_summary": ("count", "mean", "std", "min", "25%", "50%", "75%", "max"),
 }  # fmt: skip
-_OTHERS: dict[str, dict[str, pa.DataType]] = {
-    "temporal_breakdown": {"rank": pa.int64()},
-    "idle_time_breakdown": {"rank": pa.int64(), "stream": pa.int64(), "idle_category": pa.string()},
-    "gpu_kernel_type_breakdown": {"kernel_type": pa.string()},
-    "gpu_kernel_breakdown": {"name": pa.string(), "kernel_type": pa.string(), "rank": pa.int64()},
-    "comm_comp_overlap": {"rank": pa.int64()},
-    "cuda_kernel_launch_stats": {"rank": pa.int64(), "correlation": pa.int64()},
-    "queue_length_summary": {"rank": pa.int64(), "stream": pa.int64()},
+_INTS = frozenset({"rank", "device", "stream", "correlation"})
+_TEXTS = {
+    "idle_time_breakdown": ("idle_category",),
+    "gpu_kernel_type_breakdown": ("kernel_type",),
+    "gpu_kernel_breakdown": ("name", "kernel_type"),
+}
+_KEYS = {
+    "idle_time_breakdown": ("rank", "stream"),
+    "gpu_kernel_type_breakdown": (),
+    "cuda_kernel_launch_stats": ("rank", "correlation"),
+    "queue_length_summary": ("rank", "stream"),
 }
 
 
 def _arrow(name: str, columns: Columns) -> pa.Table:
     """With fixed types, also where nothing is known; what is no number where one belongs (a stream's name) is null."""
-    types = {**_OTHERS[name], **dict.fromkeys(_FLOATS[name], pa.float64())}
-    order = [column for column in columns if column in types or column == "device"]
-    order += [column for column in types if column not in columns]
-    return pa.table({c: _array(columns.get(c, []), types.get(c, pa.int64())) for c in order})
+    import pyarrow as pa
+
+    order = list(columns)
+    order += [c for c in (*_KEYS.get(name, ("rank",)), *_TEXTS.get(name, ()), *_FLOATS[name]) if c not in columns]
+    return pa.table({column: _array(column, columns.get(column, []), _FLOATS[name]) for column in order})
 
 
-def _array(values: Any, kind: pa.DataType) -> pa.Array:
-    if isinstance(values, list) and pa.types.is_int64(kind):
+def _array(name: str, values: Any, floats: Sequence[str]) -> pa.Array:
+    import pyarrow as pa
+
+    kind = pa.float64() if name in floats else pa.int64() if name in _INTS else pa.string()
+    if name in _INTS and isinstance(values, list):
         values = [value if isinstance(value, int) else None for value in values]
     return pa.array(values, type=kind)
