@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sameshot.analysis.report import across, facts, lead, spent, timelines, work
+from sameshot.analysis.hta import HtaResult
+from sameshot.analysis.report import clocks, collectives, device, facts, findings, host, lead, timelines, waiting, work
 from sameshot.analysis.report.blocks import Block, Findings, Page, Section
+from sameshot.analysis.report.hta import section as hta_section
 from sameshot.analysis.report.page import page
 from sameshot.analysis.report.view import View
 from sameshot.analysis.summary import Summary
@@ -24,25 +26,28 @@ _VERIFIED = "every trace was verified against the manifest while it was read"
 
 _SECTIONS: tuple[Callable[[View], Section | None], ...] = (
     timelines.section,
-    across.waiting,
-    across.steps,
-    spent.main_threads,
-    spent.gpus,
-    spent.data,
-    across.collectives,
+    waiting.waiting,
+    waiting.steps,
+    host.main_threads,
+    device.gpus,
+    host.data,
+    device.launching,
+    collectives.collectives,
     work.communication,
     work.operators,
     work.kernels,
-    across.imbalance,
-    across.clocks,
+    collectives.imbalance,
+    clocks.clocks,
     facts.ranks,
 )
 
 
-def render(summary: Summary, *, more: Sequence[Section] = ()) -> str:
-    """The whole page as text. `more` are sections of other engines, shown before how the numbers came about."""
+def render(summary: Summary, *, hta: HtaResult | None = None, more: Sequence[Section] = ()) -> str:
+    """The whole page as text. `hta` adds HTA's tables; `more` are sections of others, shown before the method."""
     view = View(summary)
     sections = [section for make in (_findings, *_SECTIONS) if (section := make(view)) is not None]
+    if hta is not None:
+        sections.append(hta_section(view, hta))
     capture = summary.capture
     attempt = f" · attempt {capture.attempt}" if capture.attempt else ""
     when = f" · {capture.frozen_at[:19].replace('T', ' ')} UTC" if capture.frozen_at else ""
@@ -75,7 +80,7 @@ def _lead(view: View) -> list[Block]:
 
 
 def _findings(view: View) -> Section | None:
-    items = lead.findings(view)
+    items = findings.findings(view)
     return Section("findings", "Findings", (Findings(items),)) if items else None
 
 

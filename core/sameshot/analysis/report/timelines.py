@@ -122,7 +122,7 @@ def _picture(
         span=whole,
         legend=words.legend(colours, titles),
         labels=not many,
-        note="Small marks below a line: a step begins." if steps else "",
+        note="Small marks below a line: a step begins." if steps and titles is words.PARTS else "",
     )
 
 

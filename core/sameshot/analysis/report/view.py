@@ -48,7 +48,8 @@ class View:
     @functools.cached_property
     def costly(self) -> frozenset[str]:
         """The few ranks that made others wait most."""
-        return frozenset(straggler.label for straggler in self.stragglers[:8])
+        found = self.stragglers[:8]
+        return frozenset(straggler.label for straggler in found if 10 * straggler.caused >= found[0].caused)
 
     @functools.cached_property
     def stragglers(self) -> list[Straggler]:

@@ -138,6 +138,7 @@
   addEventListener("beforeprint", () => { for (const details of all("details")) details.open = true; });
 
   // Pictures: what is under the pointer, or under a cursor that the arrow keys move.
+  let first = true;
   for (const figure of all(".picture")) {
     const image = figure.querySelector("img");
     const area = figure.querySelector(".canvas");
@@ -146,7 +147,8 @@
       const [r, g, b, a] = getComputedStyle(item.firstElementChild).backgroundColor.match(/[\d.]+/g).map(Number);
       return { r, g, b, a: a === undefined ? 255 : Math.round(a * 255), title: item.textContent };
     });
-    const said = make("p", "Point at the picture, or focus it and use the arrow keys.", { className: "readout" });
+    const said = make("p", first ? "Point at the picture, or focus it and use the arrow keys." : "", { className: "readout" });
+    first = false;
     said.setAttribute("aria-live", "polite");
     figure.append(said);
     const cursor = make("i", "", { className: "cursor", hidden: true });
