@@ -72,6 +72,17 @@ def test_one_graph_launch_has_many_kernels(tmp_path: Path) -> None:
     assert found.oddities == {}
 
 
+def test_kernels_of_a_graph_are_known_without_its_launch(tmp_path: Path) -> None:
+    """A graph that was launched before the recording began; Kineto writes `graph id` 0 for kernels of no graph."""
+    in_graph, plain = {"graph id": 5, "graph node id": 7}, {"graph id": 0, "graph node id": 0}
+    found = measured(
+        written(tmp_path, kernel(0, 10, 8, **in_graph), kernel(20, 10, 8, **in_graph), kernel(40, 9, **plain))
+    )
+    assert found.launches is not None
+    assert (found.launches.graph_launches, found.launches.graph_kernels, found.launches.without_launch) == (0, 2, 3)
+    assert (found.launches.count, found.launches.delay) == (0, None)
+
+
 def test_several_kernels_of_a_launch_that_is_no_graph_are_counted_as_odd(tmp_path: Path) -> None:
     found = measured(written(tmp_path, call(0, 5, 1), kernel(10, 5, 1), kernel(20, 5, 1)))
     assert found.oddities == {"launches with several kernels, no graph": 1}
