@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sameshot.analysis.hta import HtaResult
 from sameshot.analysis.report import clocks, collectives, device, facts, findings, host, lead, timelines, waiting, work
 from sameshot.analysis.report.blocks import Block, Findings, Page, Section
-from sameshot.analysis.report.hta import section as hta_section
 from sameshot.analysis.report.page import page
 from sameshot.analysis.report.view import View
 from sameshot.analysis.summary import Summary
@@ -42,12 +40,10 @@ _SECTIONS: tuple[Callable[[View], Section | None], ...] = (
 )
 
 
-def render(summary: Summary, *, hta: HtaResult | None = None, more: Sequence[Section] = ()) -> str:
-    """The whole page as text. `hta` adds HTA's tables; `more` are sections of others, shown before the method."""
+def render(summary: Summary, *, more: Sequence[Section] = ()) -> str:
+    """The whole page as text. `more` are sections of other engines, shown before how the numbers came about."""
     view = View(summary)
     sections = [section for make in (_findings, *_SECTIONS) if (section := make(view)) is not None]
-    if hta is not None:
-        sections.append(hta_section(view, hta))
     capture = summary.capture
     attempt = f" · attempt {capture.attempt}" if capture.attempt else ""
     when = f" · {capture.frozen_at[:19].replace('T', ' ')} UTC" if capture.frozen_at else ""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 from sameshot.analysis.report import words
-from sameshot.analysis.report.blocks import Block, Cell, Column, Fold, Row, Section, Table, Text
+from sameshot.analysis.report.blocks import Block, Cell, Fold, Row, Section, Table, Text
 from sameshot.analysis.report.view import View, label
 from sameshot.analysis.text import ms, size
 
@@ -120,35 +118,6 @@ def _categories(view: View) -> Table:
             for category, times in events.most_common()
         ),
     )
-
-
-def plain_table(
-    ident: str,
-    caption: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    *,
-    note: str = "",
-    left_out: str = "",
-) -> Table:
-    """A table of somebody else's: columns are numeric where every value is a number or unknown."""
-    numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
-    return Table(
-        ident,
-        caption,
-        tuple(Column(title, numeric=numeric[i]) for i, title in enumerate(columns)),
-        tuple(Row(tuple(_plain(value) for value in row)) for row in rows),
-        note=note,
-        left_out=left_out,
-    )
-
-
-def _plain(value: Any) -> Cell:
-    if value is None:
-        return words.UNKNOWN
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return Cell(str(value))
-    return Cell(f"{value:,}" if isinstance(value, int) else f"{value:,.10g}", value=value)
 
 
 def method(view: View) -> Section:
