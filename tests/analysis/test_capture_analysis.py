@@ -28,7 +28,7 @@ def test_a_capture_becomes_a_summary_and_a_report(tmp_path: Path) -> None:
     done: list[tuple[int, int, str]] = []
     summary = analyze(str(manifest), tmp_path / "out", progress=lambda *args: done.append(args))
     assert done == [(i + 1, 4, target_id(i)) for i in range(4)]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "summary.json"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["report.html", "summary.json", "tables"]
     written = msgspec.json.decode((tmp_path / "out" / "summary.json").read_bytes(), type=Summary)
     assert written == summary
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["schema"] == SUMMARY_SCHEMA
@@ -207,7 +207,7 @@ def test_an_older_report_is_replaced_as_a_whole(tmp_path: Path) -> None:
     (out / "report.html").write_text("old")
     analyze(str(archive(tmp_path / "capture", LATE.traces())), out)
     assert (out / "report.html").read_text().startswith("<!doctype html>")
-    assert sorted(os.listdir(out)) == ["report.html", "summary.json"]
+    assert sorted(os.listdir(out)) == ["report.html", "summary.json", "tables"]
 
 
 def test_two_traces_of_one_rank_are_told_apart(tmp_path: Path) -> None:
@@ -301,7 +301,7 @@ COUNTS = {
     "kernels", "lag", "last_arrivals", "matched", "rank", "ranks", "raw_size", "rests_on_collectives", "rests_on_ranks",
     "rests_on_steps", "step_count", "step_ranks", "unmatched", "world_size", "bytes", "calls", "component", "fetches",
     "gaps", "graph_kernels", "graph_launches", "last", "longer_than_kernel", "longest_event", "maximum", "of", "points",
-    "size", "without_launch",
+    "size", "victims", "without_launch",
 }  # fmt: skip
 
 
