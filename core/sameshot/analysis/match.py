@@ -4,6 +4,13 @@
     transfer = min_j dur_j              what the collective itself takes
 
 The rank with the shortest duration came last. Both need no clocks, and both hold for symmetric collectives only.
+
+Groups are what the trace records (name and ranks). Where it records none, streams of the same order on the device are
+compared, and only those whose collectives overlap in time on all ranks are taken for one group.
+
+The clocks of two hosts are never trusted before they were measured. Each pair of hosts is measured once, on the first
+group that is matched by number or by rhythm; other groups of these hosts are then matched under the measured offset.
+Only where no group tells anything the clocks themselves are assumed to agree, and the match says so.
 """
 
 from __future__ import annotations
@@ -13,19 +20,35 @@ from collections.abc import Sequence as Listing
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from sameshot.analysis import names
-from sameshot.analysis.align import Lag, Sequence, find_lag, sequence
+from sameshot.analysis.align import Pairing, Sequence, by_clocks, pair, sequence, unmatched
+from sameshot.analysis.groups import Member, gather_groups
+from sameshot.analysis.hosts import Offsets, host_of
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.summary import Alignment, CollectiveRow, RankSummary
+from sameshot.analysis.summary import Alignment, CollectiveRow, RankSummary, Stream
+
+ABSENT = -1
+"""Duration of a collective that a rank did not record."""
 
 _REFERENCES = 4  # how many ranks are tried as the one that all others are compared with
+_MOST_GROUPS = 16  # of unnamed streams of one order
+_SLACK = 50_000  # ns by which clocks and records may err where streams are said to overlap
+_APART = 30_000  # ns: median difference of the ends of one NCCL collective; more means that it was another group's
 
 
 class Matched(msgspec.Struct, frozen=True):
-    """The collectives of one stream that every aligned rank recorded. Arrays are rank × collective.
+    """The collectives of one group as its aligned ranks recorded them. Arrays are rank × collective.
 
-    `ranks` are indices into the list of summaries; `start` counts from the start of each rank's own window.
+    Columns are the collectives of the reference rank that at least one other rank recorded as well. Where a rank did
+    not record one, `dur` is ABSENT (-1) and `start` is 0: use `present`, or stay with the `complete` columns. Who came
+    last is certain in complete columns only: the rank whose record is missing may have been the one.
+
+    `ranks` are indices into the list of summaries; `start` counts from the start of each rank's own window. `key` is
+    unique among all matched. `stream` is the key of the ranks' streams (and `Group.key`); it differs from `key` where
+    several unnamed groups use streams of the same order. `streams` are the keys in each rank's own summary, which
+    differ where Kineto cut the list of ranks short on some of them.
     """
 
     key: str
@@ -37,152 +60,269 @@ class Matched(msgspec.Struct, frozen=True):
     dur: Ints
     unmatched: Counter[str]  # signature → recorded, but not on all ranks
     assumes_clocks: bool  # two hosts were matched by their clocks: an assumption
+    stream: str = ""
+    streams: tuple[str, ...] = ()  # per row
+    assumed: tuple[int, ...] = ()  # which rows (indices into `ranks`) were matched by the clocks of two hosts
 
     @property
     def count(self) -> int:
         return int(self.dur.shape[1])
 
     @property
+    def present(self) -> npt.NDArray[np.bool_]:
+        """Rank × collective: was it recorded?"""
+        return np.asarray(self.dur >= 0, dtype=np.bool_)
+
+    @property
+    def complete(self) -> npt.NDArray[np.bool_]:
+        """Per collective: did all aligned ranks record it?"""
+        return np.asarray(self.present.all(axis=0), dtype=np.bool_)
+
+    @property
+    def is_symmetric(self) -> npt.NDArray[np.bool_]:
+        """Per collective: do durations tell who came last?"""
+        return np.asarray(
+            [signature.partition(" ")[0] in names.SYMMETRIC for signature in self.signatures], dtype=np.bool_
+        )
+
+    @property
     def symmetric(self) -> Ints:
-        """Indices of the collectives whose durations tell who came last."""
-        kinds = [signature.partition(" ")[0] in names.SYMMETRIC for signature in self.signatures]
-        return np.flatnonzero(kinds)
+        """Indices of the complete collectives whose durations tell who came last."""
+        return np.flatnonzero(self.is_symmetric & self.complete)
+
+    def stream_of(self, ranks: Listing[RankSummary], row: int) -> Stream:
+        """The stream of the rank in this row that was matched."""
+        key = self.streams[row] if self.streams else self.key
+        return next(s for s in ranks[self.ranks[row]].streams if (s.source, s.key) == (self.source, key))
 
     @property
     def wait(self) -> Ints:
-        waits: Ints = self.dur - self.dur.min(axis=0)
+        """dur - shortest dur, 0 where a rank has no record (so that sums hold; see `present`)."""
+        present = self.present
+        shortest = np.where(present, self.dur, np.iinfo(np.int64).max).min(axis=0)
+        waits: Ints = np.where(present, self.dur - shortest, 0)
         return waits
 
 
 def match_streams(ranks: Listing[RankSummary]) -> tuple[list[Matched], list[Alignment]]:
-    """Align every stream that at least two ranks have. Ranks that can't be aligned are left out, with a reason."""
-    members: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    for index, rank in enumerate(ranks):
-        for stream in rank.streams:
-            members[stream.source, stream.key].append(index)
-    matched, alignments = [], []
-    for (source, key), indices in sorted(members.items()):
-        if len(indices) < 2:
-            continue
-        found, how = _match(ranks, source, key, indices)
-        alignments += how
-        if found is not None:
-            matched.append(found)
-    return matched, alignments
+    """Align every group that at least two ranks recorded. Ranks that can't be aligned are left out, with a reason."""
+    matcher = _Matcher(ranks)
+    groups = [group for group in gather_groups(ranks) if len(group.members) > 1]
+    # Numbered groups first, then those that span most hosts: what they teach about the clocks helps the others.
+    groups.sort(key=lambda g: (not g.named, not g.numbered, -len({matcher.hosts[m.rank] for m in g.members}), g.key))
+    work = [part for group in groups for part in matcher.begin(group.source, group.key, group.members, group.named)]
+    for part in work:
+        matcher.finish(part)
+    work.sort(key=lambda part: (part.source, part.key))
+    matched = [found for part in work if (found := matcher.cut(part)) is not None]
+    counts = {found.key: found.count for found in matched}
+    return matched, [row for part in work for row in matcher.alignments(part, counts.get(part.key, 0))]
 
 
-def _match(
-    ranks: Listing[RankSummary], source: str, key: str, indices: list[int]
-) -> tuple[Matched | None, list[Alignment]]:
-    numbers: dict[str, int] = {}
-    sequences = {
-        index: sequence(
-            next(s for s in ranks[index].streams if (s.source, s.key) == (source, key)),
-            ranks[index].window_start_ns,
-            numbers,
-        )
-        for index in indices
-    }
-    tries = sorted(indices, key=lambda i: -len(sequences[i].end))[:_REFERENCES]
-    best: tuple[int, dict[int, Lag]] | None = None
-    for reference in tries:
-        lags = {
-            index: find_lag(sequences[reference], other, same_host=_same_host(ranks[reference], ranks[index]))
-            for index, other in sequences.items()
-            if index != reference
+class _Part:
+    """One group under work: its sequences, the reference, and how the others correspond to it."""
+
+    def __init__(self, source: str, key: str, stream: str, sequences: dict[int, Sequence], numbered: list[str]) -> None:
+        self.source = source
+        self.key = key
+        self.stream = stream
+        self.sequences = sequences
+        self.numbered = numbered
+        self.named = True
+        self.reference = -1
+        self.pairings: dict[int, Pairing] = {}
+        self.assumed: set[int] = set()
+
+    @property
+    def aligned(self) -> int:
+        return sum(pairing.found for pairing in self.pairings.values())
+
+
+class _Matcher:
+    def __init__(self, ranks: Listing[RankSummary]) -> None:
+        self.ranks = ranks
+        self.hosts = [host_of(rank) for rank in ranks]
+        self.offsets = Offsets()
+
+    def begin(self, source: str, key: str, members: Listing[Member], named: bool) -> list[_Part]:
+        """Match what needs no assumption about clocks. Streams without a name may turn out to be several groups."""
+        numbers: dict[str, int] = {}
+        left = {
+            member.rank: sequence(member.stream, self.ranks[member.rank].window_start_ns, numbers)
+            for member in members
+            if len(member.stream.dur)
         }
-        if best is None or _aligned(lags) > _aligned(best[1]):
-            best = (reference, lags)
-        if _aligned(lags) == len(lags):
-            break
-    assert best is not None
-    reference, lags = best
-    places = {reference: 0} | {index: lag.lag for index, lag in lags.items() if lag.lag is not None}
-    assumes_clocks = any(
-        lag.method == "wall-clock" and not _same_host(ranks[reference], ranks[index]) for index, lag in lags.items()
-    )
-    places = dict(sorted(places.items()))
-    found = _cut(source, key, sequences, reference, places, list(numbers), assumes_clocks=assumes_clocks)
-    alignments = [
-        Alignment(
-            stream=key,
-            label=ranks[index].label,
-            reference=ranks[reference].label,
-            method=lag.method,
-            lag=lag.lag,
-            residual=lag.residual,
-            clock_offset=lag.clock_offset,
-            matched=found.count if lag.lag is not None else 0,
-            note=lag.note,
+        numbered = list(numbers)
+        parts: list[_Part] = []
+        while len(left) > 1:
+            label = key if not parts else f"{key} (group {len(parts) + 1})"
+            part = _Part(source, label, key, left, numbered)
+            part.named = named
+            self._align(part)
+            parts.append(part)
+            # Named groups, and gloo with its one queue, are one group by definition: who does not fit stays out.
+            if named or source != "nccl" or not part.aligned or len(parts) == _MOST_GROUPS:
+                break
+            mine = {index for index, pairing in part.pairings.items() if pairing.found} | {part.reference}
+            rest = {index: one for index, one in left.items() if index not in mine}
+            if len(rest) < 2:
+                break
+            part.sequences = {index: left[index] for index in left if index in mine}
+            part.pairings = {index: pairing for index, pairing in part.pairings.items() if index in mine}
+            left = rest
+        return parts
+
+    def _align(self, part: _Part) -> None:
+        tries = sorted(part.sequences, key=lambda i: -len(part.sequences[i].end))[:_REFERENCES]
+        for reference in tries:
+            pairings = {index: self._pair(part, reference, index) for index in part.sequences if index != reference}
+            if part.reference < 0 or sum(p.found for p in pairings.values()) > part.aligned:
+                part.reference, part.pairings = reference, pairings
+            if part.aligned == len(pairings):
+                break
+
+    def _pair(self, part: _Part, reference: int, index: int) -> Pairing:
+        here, there = self.hosts[reference], self.hosts[index]
+        one, other = part.sequences[reference], part.sequences[index]
+        known = self.offsets.between(here, there)
+        found = pair(one, other, same_host=here == there, known_offset=known)
+        if found.found and not part.named and part.source == "nccl" and not _together(one, other, found):
+            return unmatched("its collectives do not overlap with the reference's: another group")
+        if found.found and here != there and found.offset is not None and found.method in ("sequence", "intervals"):
+            self.offsets.learn(here, there, found.offset)
+        return found
+
+    def finish(self, part: _Part) -> None:
+        """What is still open: by clocks that were measured meanwhile, else by the assumption that clocks agree."""
+        for index, pairing in part.pairings.items():
+            if pairing.found:
+                continue
+            here, there = self.hosts[part.reference], self.hosts[index]
+            if here == there:
+                continue
+            if self.offsets.between(here, there) is not None:
+                part.pairings[index] = self._pair(part, part.reference, index)
+                continue
+            one, other = part.sequences[part.reference], part.sequences[index]
+            found = by_clocks(one, other)
+            if not found.found or (part.source == "nccl" and not part.named and not _together(one, other, found)):
+                continue
+            if self.offsets.largest > 0.25 * max(one.gap, other.gap):
+                part.pairings[index] = unmatched(
+                    "the rhythm fits several shifts, and the clocks of this job's hosts are known to disagree"
+                )
+                continue
+            part.pairings[index] = found
+            part.assumed.add(index)
+
+    def cut(self, part: _Part) -> Matched | None:
+        """Rank × collective from all that was matched."""
+        one = part.sequences[part.reference]
+        places = {part.reference: np.arange(len(one))}
+        places |= {index: pairing.place for index, pairing in part.pairings.items() if pairing.found}
+        if len(places) < 2:
+            return None
+        rows = sorted(places)
+        place = np.stack([places[index] for index in rows])
+        columns = np.flatnonzero((place >= 0).sum(axis=0) > 1)
+        if not len(columns):
+            return None
+        place = place[:, columns]
+        start = np.zeros(place.shape, dtype=np.int64)
+        dur = np.full(place.shape, ABSENT, dtype=np.int64)
+        for row, index in enumerate(rows):
+            at = np.flatnonzero(place[row] >= 0)
+            found = part.sequences[index]
+            chosen = place[row, at]
+            start[row, at] = found.start[chosen] - self.ranks[index].window_start_ns
+            dur[row, at] = found.end[chosen] - found.start[chosen]
+        reference = part.sequences[part.reference]
+        own = reference.stream.signatures
+        signatures = tuple(own[reference.stream.signature[k]] for k in columns.tolist())
+        return Matched(
+            key=part.key,
+            source=part.source,
+            ranks=tuple(rows),
+            reference=rows.index(part.reference),
+            signatures=signatures,
+            start=start,
+            dur=dur,
+            unmatched=_unmatched_counts(part, rows, place),
+            assumes_clocks=bool(part.assumed),
+            stream=part.stream,
+            streams=tuple(part.sequences[index].stream.key for index in rows),
+            assumed=tuple(rows.index(index) for index in sorted(part.assumed)),
         )
-        for index, lag in sorted(lags.items())
-    ]
-    return (found if len(found.ranks) > 1 and found.count else None), alignments
+
+    def alignments(self, part: _Part, count: int) -> list[Alignment]:
+        return [
+            Alignment(
+                stream=part.key,
+                label=self.ranks[index].label,
+                reference=self.ranks[part.reference].label,
+                method=pairing.method,
+                lag=pairing.lag,
+                residual=pairing.residual,
+                clock_offset=pairing.offset,
+                matched=min(int((pairing.place >= 0).sum()), count),
+                note=pairing.note,
+            )
+            for index, pairing in sorted(part.pairings.items())
+        ]
 
 
-def _aligned(lags: dict[int, Lag]) -> int:
-    return sum(lag.lag is not None for lag in lags.values())
+def _together(one: Sequence, other: Sequence, found: Pairing) -> bool:
+    """Can these be the same collectives? None ends anywhere before everybody has come to it."""
+    at = np.flatnonzero(found.place >= 0)
+    there = found.place[at]
+    offset = found.offset or 0
+    start, end = other.start[there] - offset, other.end[there] - offset
+    apart = (start > one.end[at] + _SLACK) | (one.start[at] > end + _SLACK)
+    return bool(apart.mean() <= 0.1 and (found.residual or 0) <= _APART)
 
 
-def _same_host(one: RankSummary, other: RankSummary) -> bool:
-    return one.identity.host is not None and one.identity.host == other.identity.host
-
-
-def _cut(
-    source: str,
-    key: str,
-    sequences: dict[int, Sequence],
-    reference: int,
-    places: dict[int, int],
-    numbered: list[str],
-    *,
-    assumes_clocks: bool,
-) -> Matched:
-    """The part of each sequence that all aligned ranks have."""
-    low = max(-lag for lag in places.values())
-    high = max(min(len(sequences[index].end) - lag for index, lag in places.items()), low)
-    unmatched: Counter[str] = Counter()
-    for index, one in sequences.items():
-        inside = slice(low + places[index], high + places[index]) if index in places else slice(0, 0)
-        outside = Counter(one.kind.tolist())
-        outside.subtract(one.kind[inside].tolist())
-        for kind, count in outside.items():
-            unmatched[numbered[kind]] = max(unmatched[numbered[kind]], count)
-    return Matched(
-        key=key,
-        source=source,
-        ranks=tuple(places),
-        reference=list(places).index(reference),
-        signatures=tuple(numbered[kind] for kind in sequences[reference].kind[low:high].tolist()),
-        start=np.stack([np.asarray(sequences[i].stream.start)[low + lag : high + lag] for i, lag in places.items()]),
-        dur=np.stack([np.asarray(sequences[i].stream.dur)[low + lag : high + lag] for i, lag in places.items()]),
-        unmatched=unmatched,
-        assumes_clocks=assumes_clocks,
-    )
+def _unmatched_counts(part: _Part, rows: list[int], place: Ints) -> Counter[str]:
+    """Signature → how many one rank recorded that are not among those of all ranks; the largest over ranks."""
+    complete = (place >= 0).all(axis=0)
+    largest: Counter[str] = Counter()
+    where = {index: row for row, index in enumerate(rows)}
+    for index, one in part.sequences.items():
+        left = np.bincount(one.own, minlength=len(one.stream.signatures))
+        if index in where:
+            left -= np.bincount(one.own[place[where[index], complete]], minlength=len(left))
+        for code in np.flatnonzero(left).tolist():
+            text = one.stream.signatures[code]
+            largest[text] = max(largest[text], int(left[code]))
+    return largest
 
 
 def collective_rows(ranks: Listing[RankSummary], matched: Listing[Matched]) -> list[CollectiveRow]:
     """One row per stream and signature, and one for those that could not be matched at all."""
     rows, seen = [], set()
     for found in matched:
-        seen.add(found.key)
-        for signature in dict.fromkeys((*found.signatures, *found.unmatched)):
-            at = np.asarray([i for i, s in enumerate(found.signatures) if s == signature], dtype=np.int64)
-            rows.append(_row(ranks, found, signature, at))
+        seen |= {(found.source, key) for key in found.streams or (found.key,)}
+        wait, complete = found.wait, found.complete
+        columns: defaultdict[str, list[int]] = defaultdict(list)
+        for column in np.flatnonzero(complete).tolist():
+            columns[found.signatures[column]].append(column)
+        rows += [
+            _row(ranks, found, signature, np.asarray(columns[signature], dtype=np.int64), wait)
+            for signature in dict.fromkeys((*columns, *found.unmatched))
+        ]
     alone: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
     for rank in ranks:
         for stream in rank.streams:
-            if stream.key not in seen:
+            if (stream.source, stream.key) not in seen:
                 for index, signature in enumerate(stream.signatures):
                     alone[stream.key, signature].append(stream.signature.count(index))
     rows += [_unmatched(key, signature, len(counts), max(counts)) for (key, signature), counts in alone.items()]
     return sorted(rows, key=lambda row: -(row.wait or 0))
 
 
-def _row(ranks: Listing[RankSummary], found: Matched, signature: str, at: Ints) -> CollectiveRow:
+def _row(ranks: Listing[RankSummary], found: Matched, signature: str, at: Ints, waits: Ints) -> CollectiveRow:
     if not len(at):
         return _unmatched(found.key, signature, len(found.ranks), found.unmatched[signature])
-    wait, transfer = found.wait[:, at], found.dur[:, at].min(axis=0)
+    wait, transfer = waits[:, at], found.dur[:, at].min(axis=0)
     kind = signature.partition(" ")[0]
     if kind not in names.SYMMETRIC:
         row = _unmatched(found.key, signature, len(found.ranks), found.unmatched[signature])
