@@ -38,6 +38,7 @@ _EXTRA: dict[Cat, tuple[str, ...]] = {
     **dict.fromkeys(_DEVICE, ("correlation", "external_id", "stream", "device", "bytes", "graph_id")),
 }
 _SMALL = 1 << 20  # entries of a look-up table that is cheaper than sorting
+_LEAST_ROOM = 1 << 10
 _Columns = dict[str, Any]
 
 _COLUMNS = (
@@ -182,7 +183,7 @@ class FrameBuilder:
     """
 
     def __init__(self) -> None:
-        self._parts: dict[Cat, list[_Columns]] = {}
+        self._tables: dict[Cat, _Table] = {}
         self._halves: list[_Columns] = []  # phases B and E, whose pairs are spans
         self._messages: list[_Columns] = []
         self._labels: list[tuple[int, int, int]] = []  # event, lane, label
@@ -194,7 +195,7 @@ class FrameBuilder:
         self.oddities: Counter[str] = Counter()
 
     def wanted(self, group: Group) -> Collection[str]:
-        """Which stored columns of a row group are worth reading (see `read_columns`)."""
+        """Which stored columns of a row group are worth reading, asked before any is read (see `read_columns`)."""
         columns: set[str] = set()
         if group.phase is None or group.category is None:
             columns.update(group.columns)
@@ -204,6 +205,7 @@ class FrameBuilder:
             kind = names.category(group.category)
             if group.phase in _HALVES or (group.phase == "X" and kind not in _NO_ROWS):
                 columns.update((*_ALWAYS, "pid", "tid", *_EXTRA.get(kind, ())))
+                self._tables.setdefault(kind, _Table()).room += group.rows
         columns.update(column for column in MESSAGES if column in group.columns)
         return columns
 
@@ -260,7 +262,7 @@ class FrameBuilder:
         if len(ts):
             part = self._columns(kind, chunk, rows)
             part["start"], part["end"] = ts, ts + dur
-            self._parts.setdefault(kind, []).append(part)
+            self._tables.setdefault(kind, _Table()).add(part)
 
     def _columns(self, kind: Cat, chunk: Chunk, rows: Any) -> _Columns:
         part: _Columns = {
@@ -307,7 +309,7 @@ class FrameBuilder:
         With the footer of stored columns also what was not read is counted, and what was odd when they were written.
         """
         self._pair_halves()
-        tables = {kind: _table(self._parts.pop(kind)) for kind in Cat if kind in self._parts}
+        tables = {kind: self._tables.pop(kind).rows() for kind in Cat if kind in self._tables}
         found_names = _renumbered(list(tables.values()), "name", self._words.name.values)
         lanes = self._lanes.renumbered(tables.values())
         thread_names = {}
@@ -354,7 +356,7 @@ class FrameBuilder:
             if kind in _DEVICE:
                 part["lane"] = halves["row_lane"][rows]
             part["start"], part["end"] = halves["ts"][rows], halves["ts"][end[of_kind]]
-            self._parts.setdefault(kind, []).append(part)
+            self._tables.setdefault(kind, _Table()).add(part)
 
     def _joined_messages(self) -> Messages:
         found = Messages()
@@ -493,17 +495,35 @@ class _Lanes:
         return self._new[lane]
 
 
-def _table(parts: list[_Columns]) -> Rows:
-    columns = {}
-    for column in list(parts[0]):
-        columns[column] = parts[0][column] if len(parts) == 1 else np.concatenate([part[column] for part in parts])
-        for part in parts:
-            del part[column]  # so that no more than one column is there twice
-    order = event_order(columns["start"], columns["end"])
-    if order is not None:
-        for column in columns:
-            columns[column] = columns[column][order]
-    return Rows(**columns)
+class _Table:
+    """Rows of one kind, as they come. `room` is how many are expected: memory is touched once, and nothing joined."""
+
+    def __init__(self) -> None:
+        self.room = 0
+        self._size = 0
+        self._columns: _Columns = {}
+
+    def add(self, part: _Columns) -> None:
+        start, stop = self._size, self._size + len(part["start"])
+        if stop > self.room or not self._columns:
+            self.room = max(stop, self.room if not self._columns else self.room * 3 // 2, _LEAST_ROOM)
+            for name, column in part.items():
+                wider = np.empty(self.room, column.dtype)
+                if start:
+                    wider[:start] = self._columns[name][:start]
+                self._columns[name] = wider
+        for name, column in part.items():
+            self._columns[name][start:stop] = column
+        self._size = stop
+
+    def rows(self) -> Rows:
+        """All rows, in order. Call it once."""
+        columns = {name: column[: self._size] for name, column in self._columns.items()}
+        self._columns.clear()
+        if columns and (order := event_order(columns["start"], columns["end"])) is not None:
+            for name in columns:
+                columns[name] = columns[name][order]
+        return Rows(**columns)
 
 
 def _renumbered(tables: list[Rows], column: str, values: list[str]) -> list[str]:

@@ -55,8 +55,8 @@ def read_columns(source: Path | bytes | BinaryIO, sink: ChunkSink, wanted: Wante
         )
         footer = _read_footer(file.metadata)
         reader = _Reader(file, sink)
-        for at, group in enumerate(footer.groups):
-            names = set((wanted or everything)(group))
+        plan = [(at, group, set((wanted or everything)(group))) for at, group in enumerate(footer.groups)]
+        for at, group, names in plan:
             if names:
                 reader.read(at, group, names)
     except (pa.ArrowException, msgspec.MsgspecError) as error:
@@ -148,18 +148,31 @@ def _constant(rows: int, value: int, dtype: Any) -> Any:
     return np.broadcast_to(np.asarray(value, dtype), (rows,))
 
 
+# Plain buffers, because pyarrow's own conversions import pandas where it is installed (0.2 s of CPU).
+
+
 def _flat(column: pa.ChunkedArray) -> Any:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
+def _filled(array: Any, dtype: Any, null: int) -> Any:
+    """The numbers of an arrow array, `null` where it has none."""
+    validity, data = array.buffers()
+    start, stop = array.offset, array.offset + len(array)
+    found = np.frombuffer(data, dtype)[start:stop] if data is not None else _constant(len(array), null, dtype)
+    if validity is None or not array.null_count:
+        return found
+    valid = np.unpackbits(np.frombuffer(validity, np.uint8), count=stop, bitorder="little")[start:].view(np.bool_)
+    return np.where(valid, found, np.asarray(null, dtype))
+
+
 def _numbers(column: pa.ChunkedArray) -> Any:
-    array = _flat(column)
-    return (array.fill_null(MISSING) if array.null_count else array).to_numpy()
+    return _filled(_flat(column), np.int64, MISSING)
 
 
 def _codes(column: pa.ChunkedArray, dictionary: Dictionary) -> Codes:
     array = _flat(column.unify_dictionaries() if column.num_chunks > 1 else column)
-    indices = array.indices
     new: Codes = np.array([dictionary.code(value) for value in array.dictionary.to_pylist()] + [NO_CODE], np.int32)
-    found: Codes = indices.fill_null(len(new) - 1).to_numpy() if indices.null_count else indices.to_numpy()
-    return found if not indices.null_count and (new[:-1] == np.arange(len(new) - 1)).all() else new[found]
+    found: Codes = _filled(array.indices, np.int32, len(new) - 1)
+    as_they_are = not array.null_count and bool((new[:-1] == np.arange(len(new) - 1)).all())
+    return found if as_they_are else new[found]

@@ -29,14 +29,16 @@ from sameshot.trace.columns.schema import Facts, Footer, Group
 if TYPE_CHECKING:
     import pyarrow as pa
 
-GROUP_ROWS = 1 << 17
-_PENDING_ROWS = 1 << 18
+GROUP_ROWS = 1 << 16  # a row group has at most twice as many
+_PENDING_ROWS = 1 << 17
 _KINDS = 64  # kinds of rows kept apart; what comes later goes into groups of various rows
 _KNOWN_PHASES = frozenset("XstfMiIBECbneNDOPRcSTpFvV()")
 _MOST_COUNTED = 1000
 
 _Piece = dict[str, Any]
 _Kind = tuple[int, int, bool]
+_NULLS = np.zeros(2 * GROUP_ROWS // 8, np.uint8)
+_ZEROS = np.zeros(2 * GROUP_ROWS, np.int64)
 _VARIOUS: _Kind = (NO_CODE, NO_CODE, True)
 
 
@@ -87,10 +89,12 @@ class ColumnWriter:
         _count(self._phases, chunk.phase, words.phase)
         _count(self._categories, chunk.category, words.category)
         for kind, rows in self._by_kind(chunk):
-            self._pending.setdefault(kind, []).append(_piece(chunk, rows))
-            self._rows[kind] += len(rows)
-            if self._rows[kind] >= GROUP_ROWS:
-                self._flush(kind)
+            for start in range(0, len(rows), GROUP_ROWS):
+                part = rows[start : start + GROUP_ROWS]
+                self._pending.setdefault(kind, []).append(_piece(chunk, part))
+                self._rows[kind] += len(part)
+                if self._rows[kind] >= GROUP_ROWS:
+                    self._flush(kind)
         while self._rows.total() >= _PENDING_ROWS:
             self._flush(self._rows.most_common(1)[0][0])
 
@@ -155,7 +159,10 @@ class ColumnWriter:
         rows = self._rows.pop(kind)
         words = self._words
         assert words is not None
-        columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+        columns = {}
+        for name in {name: None for piece in pieces for name in piece}:
+            # Only kinds of various rows have pieces with and pieces without arguments of communication.
+            columns[name] = np.concatenate([piece.get(name, _absent(name, len(piece["event"]))) for piece in pieces])
         pieces.clear()
         order = event_order(columns["ts"], columns["dur"])
         if order is not None:
@@ -170,7 +177,7 @@ class ColumnWriter:
             else:
                 array = _numbers(column)
             if array is None:
-                array = pa.nulls(rows, field.type)
+                array = _nothing(field.type, rows)
             else:
                 stated.append(field.name)
             arrays.append(array)
@@ -185,6 +192,11 @@ class ColumnWriter:
                 tuple(stated),
             )
         )
+
+
+def _absent(name: str, rows: int) -> Any:
+    is_text = name in schema.MESSAGE_TEXTS
+    return np.broadcast_to(np.int32(NO_CODE) if is_text else np.int64(MISSING), (rows,))
 
 
 _schema: Any = None
@@ -219,11 +231,6 @@ def _piece(chunk: Chunk, rows: Ints) -> _Piece:
             column = getattr(messages, name)
             missing = NO_CODE if column.dtype == np.int32 else MISSING
             piece[name] = np.where(at >= 0, column[at], column.dtype.type(missing))
-    else:
-        for name in schema.MESSAGE_TEXTS:
-            piece[name] = np.full(len(rows), NO_CODE, np.int32)
-        for name in schema.MESSAGE_INTEGERS:
-            piece[name] = np.full(len(rows), MISSING, np.int64)
     return piece
 
 
@@ -231,9 +238,8 @@ def _numbers(column: Ints) -> pa.Array | None:
     import pyarrow as pa
 
     missing = column == MISSING
-    if not missing.any():
-        return pa.array(column)
-    return None if missing.all() else pa.array(column, mask=missing)
+    some = bool(missing.any())
+    return None if some and missing.all() else _array(pa.int64(), column, missing if some else None)
 
 
 def _text(codes: Codes, dictionary: Dictionary) -> pa.Array | None:
@@ -250,10 +256,41 @@ def _text(codes: Codes, dictionary: Dictionary) -> pa.Array | None:
     values = np.flatnonzero(used)
     new: Codes = np.zeros(len(used), np.int32)
     new[values] = np.arange(len(values), dtype=np.int32)
-    indices = pa.array(new[codes], mask=missing) if some else pa.array(new[codes])
-    return pa.DictionaryArray.from_arrays(
-        indices, pa.array([dictionary.values[value] for value in values.tolist()], pa.string())
+    indices = _array(pa.int32(), new[codes], missing if some else None)
+    return pa.DictionaryArray.from_arrays(indices, _strings([dictionary.values[value] for value in values.tolist()]))
+
+
+# Plain buffers, because pyarrow's own conversions import pandas where it is installed (0.2 s of CPU).
+
+
+def _array(kind: Any, values: Any, missing: Any) -> pa.Array:
+    import pyarrow as pa
+
+    values = np.ascontiguousarray(values)
+    if missing is None:
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], null_count=0)
+    validity = np.packbits(~missing, bitorder="little")
+    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(validity), pa.py_buffer(values)])
+
+
+def _strings(values: list[str]) -> pa.Array:
+    import pyarrow as pa
+
+    encoded = [value.encode("utf-8", "surrogatepass") for value in values]
+    offsets = np.cumsum([0, *map(len, encoded)]).astype(np.int32)
+    return pa.Array.from_buffers(
+        pa.string(), len(values), [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))], null_count=0
     )
+
+
+def _nothing(kind: Any, rows: int) -> pa.Array:
+    """A column of nulls, which share one piece of memory."""
+    import pyarrow as pa
+
+    if kind == pa.int64():
+        return pa.Array.from_buffers(kind, rows, [pa.py_buffer(_NULLS), pa.py_buffer(_ZEROS)], null_count=rows)
+    indices = pa.Array.from_buffers(pa.int32(), rows, [pa.py_buffer(_NULLS), pa.py_buffer(_ZEROS)], null_count=rows)
+    return pa.DictionaryArray.from_arrays(indices, _strings([]))
 
 
 def _count(counter: Counter[str], codes: Codes, dictionary: Dictionary) -> None:
@@ -275,12 +312,15 @@ class _Hashed:
         self._hash = hashlib.sha256()
         self.size = 0
         self.closed = False
+        self._dropped = False
 
     @property
     def sha256(self) -> str:
         return self._hash.hexdigest()
 
     def write(self, data: Any) -> int:
+        if self._dropped:  # Parquet writes a footer when it is collected, whatever became of the file
+            return len(data)
         self._hash.update(data)
         self.size += len(data)
         return self._file.write(data)
@@ -298,12 +338,14 @@ class _Hashed:
         return self.size
 
     def flush(self) -> None:
-        self._file.flush()
+        if not self._dropped:
+            self._file.flush()
 
     def close(self) -> None:
         self._file.close()
         self.closed = True
 
     def discard(self) -> None:
+        self._dropped = True
         with contextlib.suppress(OSError):
             self._file.close()
