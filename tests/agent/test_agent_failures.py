@@ -251,7 +251,10 @@ def test_what_is_no_plain_file_of_the_worker_is_neither_read_nor_moved_nor_uploa
             assert secret.read_bytes() == content
             honest.write_trace(capture)
             await caller.until_archived(capture, honest)
-            assert [path.name for path in lab.archive.rglob("*") if path.is_file()] == ["trace.json.gz"]
+            assert {path.name for path in lab.archive.rglob("*") if path.is_file()} == {
+                "trace.json.gz",
+                "columns.parquet",
+            }
             folder = f"rank-1-{honest.registration.uuid[:8]}"
             assert (lab.archive / JOB.path / capture / folder / "trace.json.gz").exists()
 

@@ -322,7 +322,7 @@ def test_two_commands_lead_from_files_to_a_report(
     assert invoke(command.split()[1:]) == 0
     assert (tmp_path / "report/report.html").is_file()
     summary = json.loads((tmp_path / "report/summary.json").read_text())
-    assert (summary["capture"]["provenance"], summary["capture"]["asked_window"]) == ("imported", None)
+    assert (summary["capture"]["provenance"], summary["capture"].get("asked_window")) == ("imported", None)
     assert summary["analysed_ranks"] == 2
 
 

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S = 0.25
 LONGEST_PAUSE_S = 5.0
+COLUMNS_ALLOWANCE_S = 15.0
+COLUMNS_BYTES_PER_S = 20e6
 LEAST_ATTEMPT_S = 2.0  # a store that is to answer needs this long; less is no attempt
 
 
@@ -67,6 +69,8 @@ class Archive:
             return None
         uri = f"{_rank_folder(target)}/{COLUMNS_NAME}"
         key = f"{_prefix(capture)}/{uri}"
+        # The trace is there: columns are not worth waiting for until its deadline.
+        deadline = min(deadline, time.monotonic() + COLUMNS_ALLOWANCE_S + columns.size / COLUMNS_BYTES_PER_S)
         try:
             await self._put(key, target.columns, columns.size, columns.sha256, deadline=deadline)
         except StorageError as error:

@@ -31,7 +31,7 @@ from sameshot.agent import safefs
 from sameshot.errors import UsageError
 from sameshot.model import CaptureSpec, Encoding, JobRef, Registration, TargetFact, TargetState
 from sameshot.profiler.config import TRACE_NAME, traced_file
-from sameshot.trace.stored import StoredColumns
+from sameshot.trace.columns.write import Written
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Verified(msgspec.Struct, frozen=True):
     raw_sha256: str
     window_start_ns: int
     window_end_ns: int
-    columns: StoredColumns | None = None
+    columns: Written | None = None
 
 
 class Accepted(msgspec.Struct, frozen=True):

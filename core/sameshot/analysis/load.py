@@ -7,19 +7,32 @@ what the manifest states; columns that were made here are trusted only as far as
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import msgspec
 
 from sameshot.analysis.frame import Frame, FrameBuilder
-from sameshot.errors import NotFound, TraceError, VerificationFailed
+from sameshot.errors import ColumnsError, NotFound, TraceError, VerificationFailed
 from sameshot.manifest import Target
 from sameshot.model import Artifact
 from sameshot.storage import Storage
 from sameshot.trace.columns.build import ColumnBuilder
+from sameshot.trace.columns.chunk import Chunk, Dictionaries
+from sameshot.trace.columns.read import read_columns
+from sameshot.trace.columns.schema import Footer, is_known
+from sameshot.trace.columns.write import Written
 from sameshot.trace.read import read_trace
+from sameshot.trace.stored import MaybeColumns
+from sameshot.trace.verify import VerifiedTrace
+
+CACHE_FROM = 4 << 20
+"""Bytes of JSON; smaller traces are parsed again faster than anybody would miss the columns."""
 
 _BLOCK = 1 << 20
 
@@ -41,40 +54,49 @@ def load(storage: Storage, prefix: str, target: Target, *, cache: Path | None = 
     sound trace, StorageError where the store does not answer.
     """
     artifact = artifact_of(target)
-    try:
-        with storage.open_read(prefix + artifact.uri) as stream:
-            return load_trace(stream, target)
-    except NotFound as error:
-        raise VerificationFailed(
-            f"The trace of {who(target)} is not at {artifact.uri}, where the manifest says it is; nothing was "
-            "analysed. Copy the whole capture folder, or analyse it where it was published."
-        ) from error
+    if artifact.columns is not None and is_known(artifact.columns.schema):
+        return _from_columns(storage, prefix, target, artifact)
+    if cache is not None and artifact.raw_size < CACHE_FROM:
+        cache = None
+    if cache is not None and (found := _from_cache(cache, artifact)) is not None:
+        return found
+    with _opened(storage, prefix, "trace", artifact.uri, target) as stream:
+        return load_trace(stream, target, cache=cache)
 
 
-def load_trace(stream: BinaryIO, target: Target) -> Loaded:
-    """From the raw trace: `stream` are the stored bytes (plain or gzip). Raises as `load` does."""
+def load_trace(stream: BinaryIO, target: Target, *, cache: Path | None = None) -> Loaded:
+    """From the raw trace: `stream` are the stored bytes (plain or gzip). Raises as `load` does.
+
+    `cache` is a folder that gets its columns for the next time, whether or not that works.
+    """
     artifact = artifact_of(target)
     frames = FrameBuilder()
-    columns = ColumnBuilder(frames)
+    kept = None if cache is None else _Kept(cache)
+    columns = ColumnBuilder(frames if kept is None else _Both(frames, kept.columns))
     try:
         found = read_trace(stream, columns)
+        _compare(target, artifact, "trace", artifact.uri, (found.size, found.sha256), (artifact.size, artifact.sha256))
+        if (found.raw_size, found.raw_sha256) != (artifact.raw_size, artifact.raw_sha256):
+            raise VerificationFailed(
+                f"The trace of {who(target)} ({artifact.uri}) decodes to {found.raw_size} bytes with sha256 "
+                f"{found.raw_sha256}, the manifest states {artifact.raw_size} with {artifact.raw_sha256}; nothing was "
+                "analysed."
+            )
+        if kept is not None:
+            kept.keep(columns, found)
     except TraceError as error:
         if stream.seekable():
             stream.seek(0)
-            _compare(target, artifact, *_stored(stream))
+            _compare(target, artifact, "trace", artifact.uri, _digest(stream), (artifact.size, artifact.sha256))
         raise TraceError(
             error.kind,
             f"{error.detail} (the trace of {who(target)}; its bytes are those that the manifest states)",
             byte_offset=error.byte_offset,
             event_index=error.event_index,
         ) from error
-    _compare(target, artifact, found.size, found.sha256)
-    if (found.raw_size, found.raw_sha256) != (artifact.raw_size, artifact.raw_sha256):
-        raise VerificationFailed(
-            f"The trace of {who(target)} ({artifact.uri}) decodes to {found.raw_size} bytes with sha256 "
-            f"{found.raw_sha256}, the manifest states {artifact.raw_size} with {artifact.raw_sha256}; nothing was "
-            "analysed."
-        )
+    finally:
+        if kept is not None:
+            kept.discard()
     frames.oddities.update(columns.oddities)
     return Loaded(
         frames.frame(),
@@ -83,6 +105,127 @@ def load_trace(stream: BinaryIO, target: Target) -> Loaded:
         found.raw_size,
         found.raw_sha256,
     )
+
+
+def _from_columns(storage: Storage, prefix: str, target: Target, artifact: Artifact) -> Loaded:
+    """From the columns that the manifest lists, which are bound to the trace by their footer."""
+    columns = artifact.columns
+    assert columns is not None
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(_opened(storage, prefix, "columns", columns.uri, target))
+        # Parquet is read here and there: over a network everything is fetched first, once.
+        copy = None if storage.url.startswith("file:") else stack.enter_context(tempfile.TemporaryFile())
+        found = _digest(stream, copy)
+        _compare(target, artifact, "columns", columns.uri, found, (columns.size, columns.sha256))
+        try:
+            loaded, footer = _read(stream if copy is None else cast("BinaryIO", copy))
+        except ColumnsError as error:
+            raise VerificationFailed(
+                f"The columns of {who(target)} ({columns.uri}) are what the manifest states, but no columns: {error}"
+            ) from error
+    if (problem := _foreign(footer, artifact)) is not None:
+        raise VerificationFailed(
+            f"The columns of {who(target)} ({columns.uri}) were not made from {artifact.uri}: {problem}; nothing was "
+            "analysed."
+        )
+    return loaded
+
+
+def _read(stream: BinaryIO) -> tuple[Loaded, Footer]:
+    """Raises ColumnsError."""
+    stream.seek(0)
+    frames = FrameBuilder()
+    footer = read_columns(stream, frames, frames.wanted)
+    return (
+        Loaded(
+            frames.frame(footer),
+            footer.base_time_ns or 0,
+            (footer.window_start_ns, footer.window_end_ns),
+            footer.raw_size,
+            footer.raw_sha256,
+        ),
+        footer,
+    )
+
+
+def _foreign(footer: Footer, artifact: Artifact) -> str | None:
+    """What in the footer contradicts the artifact."""
+    stated = (footer.raw_size, footer.raw_sha256, footer.window_start_ns, footer.window_end_ns)
+    expected = (artifact.raw_size, artifact.raw_sha256, artifact.window_start_ns, artifact.window_end_ns)
+    return None if stated == expected else f"they state {stated}, the manifest {expected}"
+
+
+# Columns of our own, beside the report. Their name holds the digest of the trace and of themselves, so that a damaged
+# file can't pass for a whole one, and nothing else needs to be believed.
+
+
+def _from_cache(cache: Path, artifact: Artifact) -> Loaded | None:
+    """None: there is nothing usable; what is damaged is removed."""
+    for path in sorted(cache.glob(f"{artifact.raw_sha256}.*.parquet")):
+        try:
+            with path.open("rb") as stream:
+                if _digest(stream)[1] == path.name.split(".")[1]:
+                    loaded, footer = _read(stream)
+                    if _foreign(footer, artifact) is None:
+                        return loaded
+        except (ColumnsError, OSError):
+            pass
+        with contextlib.suppress(OSError):
+            path.unlink()
+    return None
+
+
+class _Kept:
+    """Columns on their way into the cache. It only saves time, so nothing that goes wrong here is an error."""
+
+    def __init__(self, cache: Path) -> None:
+        self._folder = cache
+        with contextlib.suppress(OSError):
+            cache.mkdir(parents=True, exist_ok=True)
+        handle, name = -1, str(cache / f".{os.getpid()}.part")
+        with contextlib.suppress(OSError):
+            handle, name = tempfile.mkstemp(suffix=".part", prefix=".", dir=cache)
+        if handle >= 0:
+            os.close(handle)
+        self._part = Path(name)
+        self.columns = MaybeColumns(self._part)
+
+    def keep(self, builder: ColumnBuilder, found: VerifiedTrace) -> None:
+        written: Written | None = self.columns.close(builder.facts(found))
+        if written is not None:
+            with contextlib.suppress(OSError):
+                os.replace(self._part, self._folder / f"{found.raw_sha256}.{written.sha256}.parquet")
+
+    def discard(self) -> None:
+        self.columns.discard()
+        with contextlib.suppress(OSError):
+            self._part.unlink(missing_ok=True)
+
+
+class _Both:
+    """Two sinks for the same chunks."""
+
+    def __init__(self, frames: FrameBuilder, columns: MaybeColumns) -> None:
+        self._frames = frames
+        self._columns = columns
+
+    def chunk(self, chunk: Chunk, words: Dictionaries) -> None:
+        self._columns.chunk(chunk, words)
+        self._frames.chunk(chunk, words)
+
+
+@contextlib.contextmanager
+def _opened(storage: Storage, prefix: str, what: str, uri: str, target: Target) -> Iterator[BinaryIO]:
+    try:
+        stream = storage.open_read(prefix + uri)
+    except NotFound as error:
+        is_are = "are" if what == "columns" else "is"
+        raise VerificationFailed(
+            f"The {what} of {who(target)} {is_are} not at {uri}, where the manifest says; nothing was analysed. Copy "
+            "the whole capture folder, or analyse it where it was published."
+        ) from error
+    with stream:
+        yield stream
 
 
 def artifact_of(target: Target) -> Artifact:
@@ -96,17 +239,23 @@ def who(target: Target) -> str:
     return target.target_id if rank is None else f"rank {rank} ({target.target_id})"
 
 
-def _stored(stream: BinaryIO) -> tuple[int, str]:
+def _digest(stream: BinaryIO, copy: object | None = None) -> tuple[int, str]:
+    """Size and sha256 of all that can be read; written to `copy` on the way."""
     size, digest = 0, hashlib.sha256()
     while block := stream.read(_BLOCK):
         size += len(block)
         digest.update(block)
+        if copy is not None:
+            cast("BinaryIO", copy).write(block)
     return size, digest.hexdigest()
 
 
-def _compare(target: Target, artifact: Artifact, size: int, sha256: str) -> None:
-    if (size, sha256) != (artifact.size, artifact.sha256):
+def _compare(
+    target: Target, artifact: Artifact, what: str, uri: str, found: tuple[int, str], stated: tuple[int, str]
+) -> None:
+    if found != stated:
+        have = "have" if what == "columns" else "has"
         raise VerificationFailed(
-            f"The trace of {who(target)} ({artifact.uri}) has {size} bytes with sha256 {sha256}, the manifest states "
-            f"{artifact.size} with {artifact.sha256}; nothing was analysed. Fetch it again from where it came from."
+            f"The {what} of {who(target)} ({uri}) {have} {found[0]} bytes with sha256 {found[1]}, the manifest states "
+            f"{stated[0]} with {stated[1]}; nothing was analysed. Fetch it again from where it came from."
         )

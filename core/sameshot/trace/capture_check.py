@@ -1,7 +1,8 @@
 """Read a published capture again, byte by byte, against its manifest (`sameshot manifest verify`).
 
 One pass over each file: size and sha256 of what is stored, and for a trace also everything that its first verification
-proved: that it is one, whose it is, what it decodes to, and when it was recorded.
+proved: that it is one, whose it is, what it decodes to, and when it was recorded. Columns must say that they were made
+from that trace.
 
 Whatever the manifest does not name is ignored: it is the only way in.
 """
@@ -14,10 +15,12 @@ from typing import BinaryIO, cast
 
 import msgspec
 
-from sameshot.errors import NotFound, TraceError, UnknownCapture
+from sameshot.errors import ColumnsError, NotFound, TraceError, UnknownCapture
 from sameshot.manifest import Manifest, Target, decode
 from sameshot.model import Artifact, Identity
 from sameshot.storage import Storage
+from sameshot.trace.columns.read import read_footer
+from sameshot.trace.columns.schema import is_known
 from sameshot.trace.verify import Expectation, verify
 
 _BLOCK = 1 << 20
@@ -93,6 +96,8 @@ def _check_target(storage: Storage, prefix: str, target: Target) -> TargetCheck:
                 stored = _Tally(stream)
                 found = _trace_problem(stored, target.identity, target.artifact) if what == "trace" else None
                 stored.drain()
+                if what == "columns" and stored.problem(stated_size, stated_sha256) is None:
+                    found = _columns_problem(stream, target.artifact)
         except NotFound:
             found = "is not there"
         except OSError as error:
@@ -136,6 +141,25 @@ def _trace_problem(stored: _Tally, identity: Identity, artifact: Artifact | None
             f"was recorded from {found.window_start_ns} to {found.window_end_ns} ns, the manifest states "
             f"{artifact.window_start_ns} to {artifact.window_end_ns}"
         )
+    return None
+
+
+def _columns_problem(stream: BinaryIO, artifact: Artifact | None) -> str | None:
+    """Whether these columns say that they were made from this very trace, and as what kind of columns."""
+    if artifact is None or artifact.columns is None or not is_known(artifact.columns.schema):
+        return None  # of a version that this one can't judge; analysis reads the trace itself then
+    stream.seek(0)
+    try:
+        footer = read_footer(stream)
+    except ColumnsError as error:
+        return f"is not the file of columns that it should be ({error})"
+    if (footer.raw_size, footer.raw_sha256) != (artifact.raw_size, artifact.raw_sha256):
+        return (
+            f"was made from another trace: {footer.raw_size} bytes with sha256 {footer.raw_sha256}, the manifest "
+            f"states {artifact.raw_size} with {artifact.raw_sha256}"
+        )
+    if footer.schema != artifact.columns.schema:
+        return f"is of schema {footer.schema}, the manifest states {artifact.columns.schema}"
     return None
 
 
