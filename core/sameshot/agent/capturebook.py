@@ -304,7 +304,7 @@ class CaptureBook:
     def drop_bytes(self, target: Target) -> None:
         """Give the room of a delivered trace back."""
         for path in (target.raw, target.stored, target.columns):
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(FileNotFoundError, IsADirectoryError):
                 path.unlink()
 
 

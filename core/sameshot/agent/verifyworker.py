@@ -80,7 +80,12 @@ def do(job: Job) -> Answer:
             columns_as=columns_scratch if job.columns else None,
             columns_by=job.columns_by,
         )
-        found = stored.trace
+        found, columns, no_columns = stored.trace, stored.columns, stored.trouble
+        if columns is not None:
+            try:
+                os.replace(columns_scratch, job.columns)
+            except OSError as error:
+                columns, no_columns = None, str(error)
         verified = Verified(
             stored_size=found.size,
             stored_sha256=found.sha256,
@@ -89,12 +94,10 @@ def do(job: Job) -> Answer:
             raw_sha256=found.raw_sha256,
             window_start_ns=found.window_start_ns,
             window_end_ns=found.window_end_ns,
-            columns=stored.columns,
+            columns=columns,
         )
-        if stored.columns is not None:
-            os.replace(columns_scratch, job.columns)
         os.replace(scratch, job.stored)
-        return Answer(verified=verified, no_columns=stored.trouble)
+        return Answer(verified=verified, no_columns=no_columns)
     except TraceError as error:
         return Answer(broken=Broken(error.kind, error.detail, error.byte_offset, error.event_index))
     except OSError as error:
