@@ -9,7 +9,7 @@ import msgspec
 from sameshot.trace.columns.parse import ARGUMENTS
 from sameshot.trace.columns.times import Times
 
-_ALL = 16  # blocks counted one and all; of later ones …
+_ALL = 4  # blocks counted one and all; of later ones …
 _EVERY = 32  # … each so-manyth, as counting costs as much as reading
 _MOST_KEYS = 1000
 

@@ -37,6 +37,7 @@ _MOST_COUNTED = 1000
 
 _Piece = dict[str, Any]
 _Kind = tuple[int, int, bool]
+_FEW_VALUES = ("stream", "device", "bytes", "graph_id")
 _NULLS = np.zeros(2 * GROUP_ROWS // 8, np.uint8)
 _ZEROS = np.zeros(2 * GROUP_ROWS, np.int64)
 _VARIOUS: _Kind = (NO_CODE, NO_CODE, True)
@@ -66,8 +67,8 @@ class ColumnWriter:
             _arrow_schema(),
             compression="zstd",
             compression_level=1,
-            use_dictionary=[*schema.TEXTS, *schema.MESSAGE_TEXTS, *schema.INTEGERS],
-            column_encoding={"event": "DELTA_BINARY_PACKED", "ts": "DELTA_BINARY_PACKED", "dur": "PLAIN"},
+            use_dictionary=[*schema.TEXTS, *schema.MESSAGE_TEXTS, *_FEW_VALUES],
+            column_encoding=dict.fromkeys(("event", "ts", "correlation", "external_id", "flow"), "DELTA_BINARY_PACKED"),
             write_statistics=False,
             store_schema=False,
         )
@@ -162,7 +163,9 @@ class ColumnWriter:
         columns = {}
         for name in {name: None for piece in pieces for name in piece}:
             # Only kinds of various rows have pieces with and pieces without arguments of communication.
-            columns[name] = np.concatenate([piece.get(name, _absent(name, len(piece["event"]))) for piece in pieces])
+            columns[name] = np.concatenate(
+                [piece[name] if name in piece else _absent(name, len(piece["event"])) for piece in pieces]
+            )
         pieces.clear()
         order = event_order(columns["ts"], columns["dur"])
         if order is not None:
