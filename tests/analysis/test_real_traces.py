@@ -11,7 +11,7 @@ from gloo_job import manifest_of
 
 from sameshot.analysis import RankSummary, Summary, map_rank, reduce_ranks
 from sameshot.analysis.report import render
-from sameshot.analysis.summary import DeviceTimes, Part, StepMethod, Verdict
+from sameshot.analysis.summary import DeviceTimes, Part, Verdict
 from sameshot.errors import TraceError
 from sameshot.manifest import Target
 from sameshot.model import Artifact, Encoding, Identity
@@ -48,20 +48,6 @@ def analysed(*paths: Path) -> tuple[list[RankSummary], Summary]:
         assert rank.parts.total == rank.window
         assert rank.device is None or rank.device.total == rank.window
     return ranks, summary
-
-
-def test_one_step_of_eight_ranks_is_too_little_to_accuse_anybody(shared_data: Path) -> None:
-    ranks, summary = analysed(*(shared_data / "traces" / "dlrm8_v100" / f"rank{rank}.json.gz" for rank in range(8)))
-    assert summary.late.verdict is Verdict.UNKNOWN
-    assert summary.late.ranks == ()
-    assert [rank.steps.method for rank in ranks] == [StepMethod.UNKNOWN] * 8  # one ProfilerStep each
-    assert {len(stream.dur) for rank in ranks for stream in rank.streams} == {8}
-    first = [rank.streams[0].dur[0] / 1e6 for rank in ranks]
-    assert first == [2.146, 7.635, 0.518, 6.132, 4.882, 4.679, 0.514, 0.010]
-    sent = [row for row in summary.collectives if row.kind == "all_to_all"]
-    assert [(row.matched, row.wait, row.last_arriver) for row in sent] == [(5, None, None)], "durations prove nothing"
-    reduced = [row for row in summary.collectives if row.kind == "all_reduce"]
-    assert [(row.matched, row.ranks) for row in reduced] == [(3, 8)]
 
 
 def test_a_starving_data_loader_is_seen_and_a_fed_one_is_not(shared_data: Path) -> None:

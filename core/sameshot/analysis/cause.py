@@ -1,9 +1,16 @@
-"""What a late rank did in the time that its peers had left over: its own main thread against theirs.
+"""Why a rank came last: what its device did since all were last together, against what those of its peers did.
 
-The first cut looks at main threads of CPU jobs only. Before NCCL kernels the host runs ahead of its GPU, so the main
-thread does not tell why a kernel started late; the cause is `unknown` there.
+Between the starts of two collectives of a group every device computes, waits for the host, waits for data,
+communicates in another group, or is held up in this one. The first four, summed since the last collective to which
+nobody came late, say without any clock what the last arriver did for longer than its peers; compute counts whether a
+collective ran beside it or not, so that who ran ahead meanwhile is no less busy for it. The part that exceeds the
+peers' average by at least half of the lateness is the cause; where none does, it is unknown. A wait in another group is
+followed to whoever came last there, as often as needed. At the first collective of a window nothing is known of before:
+a lateness that did not arise inside the window is inherited, until the others have waited as long; whether one that did
+is due to what the window shows, nobody can say.
 
-A real cause shows in *one* part: more operators, or a longer wait for data, or time without any event. A rank that the
+CPU jobs are explained by main threads (`step_excess`), because a gloo span does not tell what its rank did. A real
+cause shows in *one* part there: more operators, or a longer wait for data, or time without any event. A rank that the
 operating system starved is slower at everything a little, and no single part explains its lateness.
 """
 
@@ -11,10 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sameshot.analysis.summary import Cause, LateRank, Part, PartTimes, RankSummary
+from sameshot.analysis.intervals import Ints
+from sameshot.analysis.match import Matched
+from sameshot.analysis.summary import Cause, LateRank, Lost, Part, PartTimes, RankSummary, Stream
 from sameshot.analysis.text import ms
 
 _LEAST_STEPS = 5
@@ -26,6 +36,109 @@ _CAUSES: tuple[tuple[Cause, tuple[Part, ...]], ...] = (
     (Cause.DATA_WAIT, (Part.DATA_WAIT,)),
     (Cause.UNTRACED, (Part.UNTRACED,)),
 )
+
+DEVICE_CAUSES = (Cause.COMPUTE, Cause.HOST, Cause.DATA_WAIT, Cause.OTHER_GROUP)
+"""What the first rows of `Spent.since` are."""
+
+_LONGEST = 32  # collectives; a lateness that lasts for longer is explained by the last of them
+
+
+# ---- devices
+
+
+class Spent(msgspec.Struct, frozen=True):
+    """How devices spent the time between some of the collectives of one group, in ns.
+
+    `since` is (compute, host, data wait, other groups, exposed in this group) × rank × collective: from the start of
+    the previous one to the start of this one (for the first: since the previous one of any kind in the stream, or the
+    start of the window). `exposed` is rank × collective: how much of it ran beside nothing else.
+    """
+
+    since: Ints
+    exposed: Ints
+
+
+def spent_between(ranks: Sequence[RankSummary], found: Matched, at: Ints) -> Spent | None:
+    """For the collectives `at` (columns of `found` that all have). None where the summaries do not tell (gloo)."""
+    if not len(at):
+        return None
+    since = np.empty((len(DEVICE_CAUSES) + 1, len(found.ranks), len(at)), dtype=np.int64)
+    exposed = np.empty((len(found.ranks), len(at)), dtype=np.int64)
+    for row in range(len(found.ranks)):
+        stream = found.stream_of(ranks, row)
+        if len(stream.compute) != len(stream.start):
+            return None
+        since[:, row], exposed[row] = _one_rank(stream, found.start[row, at])
+    return Spent(since, exposed)
+
+
+def _one_rank(stream: Stream, starts: Ints) -> tuple[Ints, Ints]:
+    start, exposed, compute, other, data = (
+        np.asarray(column, dtype=np.int64)
+        for column in (stream.start, stream.exposed, stream.compute, stream.other, stream.data)
+    )
+    own = np.concatenate(([0], exposed[:-1]))
+    host = np.maximum(np.diff(start, prepend=0) - compute - own - other - data, 0)
+    here = np.searchsorted(start, starts)
+    before = np.concatenate(([here[0] - 1], here[:-1]))
+    sums = np.zeros((5, len(start) + 1), dtype=np.int64)
+    np.cumsum((compute, host, data, other, own), axis=1, out=sums[:, 1:])
+    since = sums[:, here + 1] - sums[:, before + 1]
+    # Between two of these collectives the group may have had others (a broadcast, a send): waits for others, too.
+    mine = np.where(before >= 0, exposed[before], 0)
+    since[3] += since[4] - mine
+    since[4] = mine
+    return since, exposed[here]
+
+
+class Blame(msgspec.Struct, frozen=True):
+    """Per collective: the cause of its last arriver's lateness (place in CAUSES), the collective (column) since which
+    it was derived, -1 for the start of the window, and what the last arriver spent more in other groups since then."""
+
+    cause: Ints
+    base: Ints
+    elsewhere: Ints
+
+
+CAUSES = (*DEVICE_CAUSES, Cause.INHERITED, Cause.UNKNOWN)
+OTHER_GROUP, INHERITED, UNKNOWN = (CAUSES.index(c) for c in (Cause.OTHER_GROUP, Cause.INHERITED, Cause.UNKNOWN))
+
+
+def blame(spent: Spent, last: Ints, lateness: npt.NDArray[np.float64], significant: npt.NDArray[np.bool_]) -> Blame:
+    """Why each collective's last arriver was late; `lateness` is the mean wait of the others."""
+    count, peers = len(last), spent.since.shape[1] - 1
+    columns = np.arange(count)
+    goes_on = np.zeros(count, dtype=np.bool_)  # the same rank is still late
+    goes_on[1:] = significant[1:] & significant[:-1] & (last[1:] == last[:-1])
+    base = np.maximum.accumulate(np.where(goes_on, 0, columns)) - 1
+    base = np.maximum(base, columns - _LONGEST)
+    sums = np.cumsum(spent.since, axis=2)
+    whole = sums.sum(axis=1)
+    # Before the first collective nothing is known: what happened since then counts from there.
+    low = np.maximum(base, 0)
+    mine = sums[:, last, columns] - sums[:, last, low]
+    excess = mine - (whole - whole[:, low] - mine) / peers
+    amounts = np.concatenate((excess[:4], np.zeros((1, count))))
+    early = (base < 0) & (columns > 0)
+    amounts[INHERITED, early] = np.maximum(lateness[0] + excess[4], 0)[early]  # what the peers have not yet waited
+    largest = amounts.argmax(axis=0)
+    cause = np.where(amounts[largest, columns] >= _SHARE_OF_LATENESS * np.maximum(lateness, 1), largest, UNKNOWN)
+    first = spent.since[:4, :, 0]
+    grown = first[:, last[0]].sum() - (first.sum() - first[:, last[0]].sum()) / peers
+    cause[0] = INHERITED if grown < _SHARE_OF_LATENESS * lateness[0] else UNKNOWN
+    if cause[0] == UNKNOWN:
+        cause[cause == INHERITED] = UNKNOWN
+    return Blame(cause, base, amounts[OTHER_GROUP].astype(np.int64))
+
+
+def explain_lost(lost: Lost, lateness: float) -> Cause:
+    """The one part that explains a lateness (ns per step), or UNKNOWN."""
+    amounts = (lost.compute, lost.host, lost.data_wait, lost.other_group)
+    largest = max(range(len(amounts)), key=lambda i: amounts[i])
+    return DEVICE_CAUSES[largest] if amounts[largest] >= _SHARE_OF_LATENESS * max(lateness, 1) else Cause.UNKNOWN
+
+
+# ---- main threads
 
 
 def explain(excess: PartTimes, lateness: float, threshold: float) -> Cause:
@@ -68,8 +181,25 @@ def window_excess(mine: RankSummary, others: Sequence[RankSummary], step_time: i
     return PartTimes(**differences)
 
 
+# ---- words
+
+
 def because(rank: LateRank) -> str:
     """What the late rank did meanwhile, in words; empty where it is not known."""
+    per = "per step " if rank.collectives != 1 else ""
+    if rank.cause is Cause.INHERITED:
+        return "it was late already when the window began (inherited)"
+    if rank.lost is not None:
+        if rank.cause is Cause.COMPUTE:
+            return f"its GPU computes {ms(rank.lost.compute)} longer {per}than the others'"
+        if rank.cause is Cause.HOST:
+            return f"its GPU waits {ms(rank.lost.host)} longer {per}for the launching thread than the others'"
+        if rank.cause is Cause.DATA_WAIT:
+            return f"its GPU waits {ms(rank.lost.data_wait)} longer {per}for the next batch than the others'"
+        if rank.cause is Cause.OTHER_GROUP:
+            return (
+                f"it spends {ms(rank.lost.other_group)} more {per}than the others in the communication of other groups"
+            )
     if rank.excess is None or rank.cause not in dict(_CAUSES):
         return ""
     amount = ms(_amount(rank.excess, dict(_CAUSES)[rank.cause]))

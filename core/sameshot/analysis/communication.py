@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from sameshot.analysis import names
@@ -65,14 +66,20 @@ _EQUAL_SIZES = np.isin(
 
 
 def measure(
-    frame: Frame, *, window: tuple[int, int], felt: Spans | None = None, working: Spans | None = None
+    frame: Frame,
+    *,
+    window: tuple[int, int],
+    fetching: Spans | None = None,
+    working: Spans | None = None,
+    felt: Spans | None = None,
 ) -> Traffic:
     """Communication within `window` (ns of the frame).
 
-    `felt`: when the device felt a wait for data. `working`: when operators ran on the main thread (gloo's exposed time
-    is what is left of its spans).
+    `fetching`: when the main thread waited for data. `working`: when operators ran on it (gloo's exposed time is what
+    is left of its spans).
     """
     first, last = window
+    fetching = fetching if fetching is not None else felt
     nccl, gloo = _device_calls(frame), _gloo_calls(frame)
     kernels = frame.rows(Cat.KERNEL)
     compute = kernels[~frame.named(names.is_communication_kernel)[kernels.name]] if len(kernels) else kernels
@@ -90,7 +97,7 @@ def measure(
             at = np.flatnonzero(calls.group == code)
             stream, kept = _stream(calls, code, at, first, last)
             if calls.source != "gloo":
-                stream = _with_gaps(stream, calls, kept, first, work, communicating, felt)
+                stream = _with_gaps(stream, calls, kept, first, work, communicating, fetching)
             streams.append(stream)
     rows.sort(key=lambda row: (-row.total, row.group, row.kind.value, row.bytes or 0))
     streams.sort(key=lambda stream: (stream.source, stream.key))
@@ -402,32 +409,27 @@ def _signature(calls: _Calls, kind: int, uneven: int, stated: int, dtype: int) -
 
 
 def _with_gaps(
-    stream: Stream, calls: _Calls, kept: Ints, first: int, work: Spans, communicating: Spans, felt: Spans | None
+    stream: Stream, calls: _Calls, kept: Ints, first: int, work: Spans, communicating: Spans, waiting: Spans | None
 ) -> Stream:
-    """Add what the device did between the end of the previous collective of the stream (or the start of the window)
-    and the start of each: compute or copy, else communicate for another group, else wait for data, else wait for the
-    host (which is the rest, and not stored)."""
+    """Add what the device did from the start of the previous collective of the stream (or of the window) to each."""
     if not len(kept):
         return stream
     until = calls.start[kept]
-    since = np.minimum(np.concatenate(([first], np.maximum.accumulate(calls.end[kept])[:-1])), until)
+    since = np.concatenate(([min(first, until[0])], until[:-1]))
     busy = union((work, communicating))
+    end = np.minimum(calls.end[kept], np.append(until[1:], calls.end[kept][-1]))
 
     def inside(spans: Spans) -> Ints:
         return spans.before(until) - spans.before(since)
 
+    exposed = end - until - (work.before(end) - work.before(until))
     compute = inside(work)
-    waiting = inside(felt - busy) if felt is not None and len(felt) else np.zeros(len(until), dtype=np.int64)
-    return Stream(
-        key=stream.key,
-        source=stream.source,
-        signatures=stream.signatures,
-        signature=stream.signature,
-        start=stream.start,
-        dur=stream.dur,
-        seq=stream.seq,
-        left_out=stream.left_out,
+    own = np.concatenate(([0], exposed[:-1]))
+    data = inside(waiting - busy) if waiting is not None and len(waiting) else np.zeros(len(until), dtype=np.int64)
+    return msgspec.structs.replace(
+        stream,
+        exposed=tuple(exposed.tolist()),
         compute=tuple(compute.tolist()),
-        other=tuple((inside(busy) - compute).tolist()),
-        data=tuple(waiting.tolist()),
+        other=tuple(np.maximum(inside(busy) - compute - own, 0).tolist()),
+        data=tuple(data.tolist()),
     )

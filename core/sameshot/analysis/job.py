@@ -11,10 +11,13 @@ import numpy as np
 
 import sameshot
 from sameshot.analysis import late
+from sameshot.analysis.bandwidth import bandwidth, slow_links
 from sameshot.analysis.cause import because
+from sameshot.analysis.imbalance import imbalance
 from sameshot.analysis.late import Evidence
 from sameshot.analysis.match import collective_rows, match_streams
 from sameshot.analysis.measures import DeviceTimes, NamedTime, Spread
+from sameshot.analysis.stragglers import arrivals, stragglers, waiting
 from sameshot.analysis.summary import (
     CaptureInfo,
     MissingRank,
@@ -31,6 +34,11 @@ from sameshot.manifest import Manifest, Provenance, Target, timestamp
 from sameshot.model import Artifact, Identity
 
 _TOP = 20
+_MOST_ROWS = 1_000
+_NOTABLE = 64
+_ALL_DETAILS = 256  # of more ranks, tables per rank are kept for notable ones and some evenly spread ones
+_ALL_TIMELINES = 1_024  # of more ranks, timelines as well
+_DETAILS = "operators kernels untraced_python idle kernel_rows copies queues pauses communication"
 
 
 def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: str = "") -> Summary:
@@ -45,10 +53,16 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
     common = _common_window(ranks)
     cross_rank = len(ranks) > 1 and common is not None and common > 0
     matched, alignments = match_streams(ranks) if cross_rank else ([], [])
-    evidence = late.gather(ranks, matched)
-    verdict = late.judge(ranks, evidence, cross_rank=cross_rank)
-    rows = _rows(ranks, targets, evidence)
     expected = max(manifest.totals.expected, manifest.capture.world_size or 0)
+    labels = _labels(ranks)
+    came = arrivals(ranks, matched, expected)
+    evidence = late.gather(ranks, came)
+    verdict = late.judge(ranks, evidence, cross_rank=cross_rank, common=common)
+    blamed = stragglers(ranks, came, labels)
+    rates = bandwidth(ranks, came)
+    uneven = imbalance(ranks, labels)
+    notable = {*(r.label for r in verdict.ranks), *(b.label for b in blamed[:_NOTABLE]), *(u.label for u in uneven)}
+    rows = _rows(ranks, targets, labels, evidence, notable)
     devices = [rank.device for rank in ranks if rank.device is not None]
     summary = Summary(
         generator=f"sameshot {sameshot.__version__}",
@@ -75,6 +89,12 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
         collectives=tuple(collective_rows(ranks, matched)),
         alignments=tuple(alignments),
         notes=tuple(_notes(ranks)),
+        stragglers=tuple(blamed),
+        waiting=waiting(came),
+        bandwidth=tuple(rates[:_MOST_ROWS]),
+        slow_links=tuple(slow_links(ranks, came, rates, labels)),
+        imbalance=tuple(uneven),
+        groups=tuple({group.key: group for rank in ranks for group in rank.groups}.values()),
     )
     return msgspec.structs.replace(summary, findings=tuple(findings(summary)))
 
@@ -272,6 +292,12 @@ def _notes(ranks: Sequence[RankSummary]) -> Iterable[str]:
                 ].append(rank.label)
     for note, labels in notes.items():
         yield f"{', '.join(labels)}: {note}"
+    if len(ranks) > _ALL_DETAILS:
+        without = "tables" if len(ranks) <= _ALL_TIMELINES else "tables and timelines"
+        yield (
+            f"Of {len(ranks)} ranks, {without} are kept here only for those that stand out and for {_NOTABLE} evenly "
+            "spread ones; sums rest on all."
+        )
     if ranks and not any(rank.device is not None for rank in ranks):
         yield "No GPU activity was recorded: the breakdown is of main threads."
     yield (
@@ -281,47 +307,80 @@ def _notes(ranks: Sequence[RankSummary]) -> Iterable[str]:
     yield DATA_WAIT_CAVEAT
 
 
-def _rows(ranks: Sequence[RankSummary], targets: dict[str, Target], evidence: Evidence | None) -> list[RankRow]:
-    first = min((rank.window_start_ns for rank in ranks), default=0)
+def _labels(ranks: Sequence[RankSummary]) -> list[str]:
+    """What each rank is called; a rank that two traces claim, by its target as well."""
     doubles = {label for label, times in Counter(rank.label for rank in ranks).items() if times > 1}
+    return [f"{rank.label} {rank.target_id}" if rank.label in doubles else rank.label for rank in ranks]
+
+
+def _rows(
+    ranks: Sequence[RankSummary],
+    targets: dict[str, Target],
+    labels: Sequence[str],
+    evidence: Sequence[Evidence],
+    notable: set[str],
+) -> list[RankRow]:
+    first = min((rank.window_start_ns for rank in ranks), default=0)
+    waited: Counter[int] = Counter()
+    last: Counter[int] = Counter()
+    lateness: dict[int, int] = {}
+    for one in evidence:  # the widest group comes first: that is the one in which lateness is stated
+        middle = np.median(one.lateness, axis=1).tolist() if one.lateness.shape[1] else None
+        columns = zip(one.ranks, one.total_wait.tolist(), one.last.tolist(), strict=True)
+        for place, (index, total, times) in enumerate(columns):
+            waited[index] += total
+            last[index] += times
+            if middle is not None:
+                lateness.setdefault(index, int(middle[place]))
     rows = []
-    for index, rank in enumerate(ranks):
-        row = evidence.ranks.index(index) if evidence is not None and index in evidence.ranks else None
+    for index, (rank, label) in enumerate(zip(ranks, labels, strict=True)):
         artifact = _artifact(targets, rank)
-        lateness = None
-        if evidence is not None and row is not None and evidence.lateness.shape[1]:
-            lateness = int(np.median(evidence.lateness[row]))
-        rows.append(
-            RankRow(
-                label=f"{rank.label} {rank.target_id}" if rank.label in doubles else rank.label,
-                rank=rank.identity.rank,
-                target_id=rank.target_id,
-                node=rank.identity.node,
-                pod=rank.identity.pod,
-                window=rank.window,
-                window_start_at=timestamp(rank.window_start_ns),
-                starts_after=rank.window_start_ns - first,
-                late_start=artifact is not None and artifact.late_start,
-                main_thread=rank.main_thread,
-                parts=rank.parts,
-                device=rank.device,
-                step_count=rank.steps.count,
-                step_method=rank.steps.method,
-                step_confidence=rank.steps.confidence,
-                step_note=rank.steps.note,
-                step_time=_spread(np.diff(rank.steps.edges).tolist()) if rank.steps.count else None,
-                step_parts=_median_parts(rank.steps.parts),
-                collectives=sum(len(stream.dur) for stream in rank.streams),
-                waited=int(evidence.total_wait[row]) if evidence is not None and row is not None else None,
-                last_arrivals=int(evidence.last[row]) if evidence is not None and row is not None else None,
-                lateness_per_step=lateness,
-                operators=rank.operators,
-                kernels=rank.kernels,
-                untraced_python=rank.untraced_python,
-                timeline=rank.timeline,
-                trace=rank.trace,
-            )
+        row = RankRow(
+            label=label,
+            rank=rank.identity.rank,
+            target_id=rank.target_id,
+            node=rank.identity.node,
+            pod=rank.identity.pod,
+            window=rank.window,
+            window_start_at=timestamp(rank.window_start_ns),
+            starts_after=rank.window_start_ns - first,
+            late_start=artifact is not None and artifact.late_start,
+            main_thread=rank.main_thread,
+            parts=rank.parts,
+            device=rank.device,
+            step_count=rank.steps.count,
+            step_method=rank.steps.method,
+            step_confidence=rank.steps.confidence,
+            step_note=rank.steps.note,
+            step_time=_spread(np.diff(rank.steps.edges).tolist()) if rank.steps.count else None,
+            step_parts=_median_parts(rank.steps.parts),
+            collectives=sum(len(stream.dur) for stream in rank.streams),
+            waited=waited.get(index),
+            last_arrivals=last.get(index),
+            lateness_per_step=lateness.get(index),
+            operators=rank.operators,
+            kernels=rank.kernels,
+            untraced_python=rank.untraced_python,
+            timeline=rank.timeline,
+            trace=rank.trace,
+            launches=rank.launches,
+            host_bound=rank.host_bound,
+            data_wait=rank.data_wait,
+            device_timeline=rank.device_timeline,
+            step_edges=rank.steps.edges,
+            idle=rank.idle,
+            kernel_rows=rank.kernel_rows,
+            copies=rank.copies,
+            queues=rank.queues,
+            pauses=rank.pauses,
+            communication=rank.communication,
         )
+        spaced = index % -(-len(ranks) // _NOTABLE) == 0
+        if len(ranks) > _ALL_DETAILS and label not in notable and not spaced:
+            row = msgspec.structs.replace(row, **dict.fromkeys(_DETAILS.split(), ()))
+        if len(ranks) > _ALL_TIMELINES and label not in notable and not spaced:
+            row = msgspec.structs.replace(row, timeline=None, device_timeline=None, step_edges=())
+        rows.append(row)
     return rows
 
 

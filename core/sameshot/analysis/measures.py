@@ -147,13 +147,13 @@ class HostBound(msgspec.Struct, frozen=True, rename=ns("total")):
 
 
 class DataWait(msgspec.Struct, frozen=True, rename=ns("raw", "felt", "hidden", "copies")):
-    """Waiting for the next batch on the main thread. raw = felt + hidden."""
+    """Waiting for the next batch on the main thread. `felt` lasts until the GPU works again, so it may exceed `raw`."""
 
     method: str  # "dataloader", "annotation" or "inferred"
     fetches: int
     raw: int  # time inside the fetch
     felt: int | None  # of it, the GPU really felt; None without a GPU
-    hidden: int | None
+    hidden: int | None  # raw - felt, never below 0
     copies: int  # host-to-device copies that blocked: synchronous, pageable or on the critical stream
     share: float  # of the window: felt, or raw without a GPU
     felt_per_step: Spread | None
@@ -252,8 +252,12 @@ class Clocks(msgspec.Struct, frozen=True):
     note: str
 
 
-class Straggler(msgspec.Struct, frozen=True, rename=ns("caused")):
-    """How often one rank came last, and what waiting for it cost all others."""
+class Straggler(msgspec.Struct, frozen=True, rename=ns("caused", "causes", "relayed")):
+    """How often one rank came last, and what waiting for it cost all others.
+
+    A rank that came last because it had waited for another one in another group is no cause: what the others waited for
+    it is `relayed`, and counts as caused by the one that it had waited for.
+    """
 
     label: str
     node: str | None
@@ -261,6 +265,9 @@ class Straggler(msgspec.Struct, frozen=True, rename=ns("caused")):
     of: int
     caused: int  # summed waiting of all others, in ns of GPU (or main thread) time
     share: float  # of all waiting
+    cause: str = "unknown"  # a `Cause`: what most of it is due to
+    causes: dict[str, int] = msgspec.field(default_factory=dict)  # `Cause` → ns of `caused`
+    relayed: int = 0
 
 
 class Imbalance(msgspec.Struct, frozen=True, rename=ns("median", "maximum")):

@@ -1,0 +1,284 @@
+"""Who came last to each matched collective, how long the others waited, whose fault that was, and what it cost.
+
+    wait_i = dur_i - min_j dur_j        the rank with the shortest duration came last, the others are its victims
+
+Only where durations tell: all_reduce, all_gather, reduce_scatter and barrier always; an all-to-all (or a send/receive
+kernel, which is how NCCL runs one) only if every rank of the group takes part and all leave it together, as with equal
+parts. Broadcast, reduce, gather, scatter and point-to-point: ranks may leave early, a wait there is a dependency (a
+pipeline bubble), and nobody is blamed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from sameshot.analysis.cause import CAUSES, OTHER_GROUP, UNKNOWN, Spent, blame, spent_between
+from sameshot.analysis.frame import Bools
+from sameshot.analysis.intervals import Ints
+from sameshot.analysis.match import Matched
+from sameshot.analysis.measures import Group, Straggler
+from sameshot.analysis.names import Collective
+from sameshot.analysis.summary import Cause, RankSummary
+
+# ns; ends of one collective differ by 5 to 30 µs between ranks on a device; on CPUs the scheduler decides.
+_NOISE = {"nccl": 50_000, "gloo": 1_000_000}
+_TOGETHER = 50_000  # ns within which all ranks leave an all-to-all of equal parts
+_LEAST_TO_COMPARE = 3  # collectives; fewer cannot tell a clock's offset from a difference of ends
+_MOST_FOLLOWED = 20_000
+_SHARE_OF_OTHER = 0.5
+
+_MAYBE_SYMMETRIC = (Collective.ALL_TO_ALL.value, Collective.SEND_RECV.value)
+
+
+class Arrivals(msgspec.Struct, frozen=True):
+    """The collectives of one matched stream whose durations tell who came last. Arrays are rank × collective, or one
+    value per collective."""
+
+    found: Matched
+    group: Group | None
+    size: int | None  # ranks that the group has; None: not recorded
+    at: Ints  # columns of `found`
+    kinds: tuple[str, ...]
+    start: Ints  # ns after the start of each rank's own window
+    dur: Ints
+    wait: Ints
+    last: Ints  # row
+    lateness: Ints  # mean wait of the others
+    significant: Bools  # the median wait, and the last one's distance to the next, exceed the noise
+    spent: Spent | None
+    cause: Ints  # place in CAUSES
+    since: Ints  # the column since which the cause was derived; -1: the start of the window
+    elsewhere: Ints  # ns that the last arriver spent more in other groups since then
+    root: Ints  # index of the rank (summary) that it is due to
+    root_cause: Ints
+    noise: int
+
+    @property
+    def complete(self) -> bool:
+        """Were all ranks of the group compared? None of them can have come later, then."""
+        return self.size is not None and len(self.found.ranks) >= self.size
+
+    @property
+    def lost(self) -> Ints:
+        """What of the waiting was really lost: nothing else ran beside it, for longer than on the last arriver. (Where
+        that is unknown: all of it.)"""
+        if self.spent is None:
+            return self.wait
+        exposed = self.spent.exposed
+        lost: Ints = np.clip(exposed - exposed[self.last, np.arange(len(self.last))], 0, self.wait)
+        return lost
+
+    @property
+    def where(self) -> str:
+        """The group in words."""
+        if self.group is None or self.group.name is None:
+            return self.found.key
+        about = f" ({self.group.description})" if self.group.description else ""
+        return f"group {self.group.name}{about}"
+
+
+def arrivals(ranks: Sequence[RankSummary], matched: Sequence[Matched], world: int) -> list[Arrivals]:
+    """All streams with collectives whose durations tell anything. `world`: how many ranks the job has."""
+    groups: dict[str, Group] = {}
+    for rank in ranks:
+        for group in rank.groups:
+            groups.setdefault(group.key, group)
+    told, dependencies = [], []
+    for one in matched:
+        recorded = groups.get(one.stream or one.key)
+        size = world if recorded is None or recorded.name is None else recorded.size
+        at = _telling(ranks, one, size)
+        told.append(_arrivals(ranks, one, recorded, size, at))
+        dependencies.append(_arrivals(ranks, one, recorded, size, np.setdiff1d(_dependencies(one), at)))
+    streams = [one for one in told if one is not None]
+    _follow(streams, [one for one in dependencies if one is not None])
+    return streams
+
+
+def _arrivals(
+    ranks: Sequence[RankSummary], found: Matched, group: Group | None, size: int | None, at: Ints
+) -> Arrivals | None:
+    if not len(at) or len(found.ranks) < 2:
+        return None
+    dur = found.dur[:, at]
+    ordered = np.sort(dur, axis=0)
+    wait = dur - ordered[0]
+    last = dur.argmin(axis=0)
+    lateness = wait.sum(axis=0) / (len(dur) - 1)
+    noise = _NOISE.get(found.source, max(_NOISE.values()))
+    significant = (ordered[1] - ordered[0] > noise) & (np.median(wait, axis=0) > noise)
+    spent = spent_between(ranks, found, at)
+    cause, since, elsewhere = (np.full(len(at), value, dtype=np.int64) for value in (UNKNOWN, -1, 0))
+    if spent is not None:
+        told = blame(spent, last, lateness, significant)
+        cause, since, elsewhere = told.cause, told.base, told.elsewhere
+    return Arrivals(
+        found=found,
+        group=group,
+        size=size,
+        at=at,
+        kinds=tuple(found.signatures[i].partition(" ")[0] for i in at.tolist()),
+        start=found.start[:, at],
+        dur=dur,
+        wait=wait,
+        last=last,
+        lateness=lateness.astype(np.int64),
+        significant=significant,
+        spent=spent,
+        cause=cause,
+        since=since,
+        elsewhere=elsewhere,
+        root=np.asarray(found.ranks, dtype=np.int64)[last],
+        root_cause=cause.copy(),
+        noise=noise,
+    )
+
+
+def _telling(ranks: Sequence[RankSummary], found: Matched, size: int | None) -> Ints:
+    """Columns of `found` whose durations tell who came last."""
+    kinds = [signature.partition(" ")[0] for signature in found.signatures]
+    certain = found.is_symmetric
+    maybe = np.asarray([kind in _MAYBE_SYMMETRIC for kind in kinds], dtype=np.bool_)
+    if maybe.any() and size is not None and len(found.ranks) >= size > 2:
+        certain = certain | (maybe & _leave_together(ranks, found))
+    return np.flatnonzero(certain & found.complete)
+
+
+def _leave_together(ranks: Sequence[RankSummary], found: Matched) -> Bools:
+    """For each collective, whether all ranks leave it at one moment, whatever their clocks' offsets are."""
+    together = np.zeros(found.count, dtype=np.bool_)
+    at = np.flatnonzero(found.complete)
+    if len(at) >= _LEAST_TO_COMPARE:
+        windows = np.asarray([ranks[index].window_start_ns for index in found.ranks], dtype=np.int64)
+        ends = found.start[:, at] + found.dur[:, at] + (windows - windows.min())[:, None]
+        apart = ends - ends[found.reference]
+        apart = apart - np.median(apart, axis=1).astype(np.int64)[:, None]
+        together[at] = np.ptp(apart, axis=0) <= _TOGETHER
+    return together
+
+
+def _dependencies(found: Matched) -> Ints:
+    """Columns of `found` at which one rank waits for another by design. Nobody is blamed there, but where a rank came
+    last elsewhere because it had waited here, this says for whom."""
+    kinds = [signature.partition(" ")[0] == Collective.SEND_RECV.value for signature in found.signatures]
+    return np.flatnonzero(np.asarray(kinds, dtype=np.bool_) & found.complete)
+
+
+def _follow(telling: Sequence[Arrivals], dependencies: Sequence[Arrivals]) -> None:
+    """Where a rank came last because it had waited in another group, put the blame (`root`) on whoever came last
+    there."""
+    streams = [*telling, *dependencies]
+    of_rank: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for number, one in enumerate(streams):
+        for row, index in enumerate(one.found.ranks):
+            of_rank[index].append((number, row))
+    todo = [
+        (int(one.lateness[column]), number, column)
+        for number, one in enumerate(telling)
+        for column in np.flatnonzero(one.significant & (one.cause == OTHER_GROUP)).tolist()
+    ]
+    known: dict[tuple[int, int], tuple[int, int]] = {}
+
+    def resolve(number: int, column: int) -> tuple[int, int]:
+        path: list[tuple[int, int]] = []
+        step: tuple[int, int] | None = (number, column)
+        while step is not None and step not in known and step not in path:
+            path.append(step)
+            one, here = streams[step[0]], step[1]
+            row = int(one.last[here])
+            step = (
+                _waited_before(streams, of_rank[one.found.ranks[row]], step[0], row, here)
+                if one.cause[here] == OTHER_GROUP
+                else None
+            )
+        one, here = streams[path[-1][0]] if path else streams[number], path[-1][1] if path else column
+        answer = (one.found.ranks[int(one.last[here])], int(one.cause[here]))
+        answer = known.get(step, answer) if step is not None else answer
+        known.update(dict.fromkeys(path, answer))
+        return answer
+
+    for _, number, column in sorted(todo, reverse=True)[:_MOST_FOLLOWED]:
+        root, cause = resolve(number, column)
+        streams[number].root[column], streams[number].root_cause[column] = root, cause
+
+
+def _waited_before(
+    streams: Sequence[Arrivals], elsewhere: Sequence[tuple[int, int]], number: int, row: int, column: int
+) -> tuple[int, int] | None:
+    """In which collective of another group this rank waited longest since the lateness began; None where its waits
+    there do not explain what it spent there."""
+    one = streams[number]
+    until = int(one.start[row, column])
+    base = int(one.since[column])
+    since = int(one.start[row, base]) if base >= 0 else 0
+    best: tuple[int, int, int] | None = None
+    total = 0
+    for other, at in elsewhere:
+        if streams[other].found.key == one.found.key:
+            continue
+        start = streams[other].start[at]
+        low = max(int(np.searchsorted(start, since, side="left")) - 1, 0)
+        high = int(np.searchsorted(start, until, side="left"))
+        if low >= high:
+            continue
+        # Only what was waited inside the interval: the wait is the first part of a collective.
+        begin = start[low:high]
+        inside = np.minimum(begin + streams[other].wait[at, low:high], until) - np.maximum(begin, since)
+        total += int(np.maximum(inside, 0).sum())
+        longest = int(inside.argmax())
+        if best is None or inside[longest] > best[0]:
+            best = (int(inside[longest]), other, low + longest)
+    if best is None or best[0] <= 0 or total < _SHARE_OF_OTHER * int(one.elsewhere[column]):
+        return None
+    return best[1], best[2]
+
+
+def waiting(streams: Sequence[Arrivals]) -> int | None:
+    """All waiting at matched collectives, summed over ranks, in ns; None where nothing tells."""
+    return int(sum(int(one.wait.sum()) for one in streams)) if streams else None
+
+
+def stragglers(ranks: Sequence[RankSummary], streams: Sequence[Arrivals], labels: Sequence[str]) -> list[Straggler]:
+    """Ranks that came last by more than noise, most expensive first."""
+    count = len(ranks)
+    last, of, caused, relayed = (np.zeros(count, dtype=np.int64) for _ in range(4))
+    causes: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    for one in streams:
+        members = np.asarray(one.found.ranks, dtype=np.int64)
+        of[members] += len(one.last)
+        at = np.flatnonzero(one.significant)
+        cost = one.wait[:, at].sum(axis=0)
+        mine = members[one.last[at]]
+        np.add.at(last, mine, 1)
+        np.add.at(caused, one.root[at], cost)
+        other = one.root[at] != mine
+        np.add.at(relayed, mine[other], cost[other])
+        for root, cause, ns in zip(one.root[at].tolist(), one.root_cause[at].tolist(), cost.tolist(), strict=True):
+            causes[root][CAUSES[cause].value] += ns
+    everything = waiting(streams) or 0
+    order = sorted(np.flatnonzero(last + caused).tolist(), key=lambda i: (-caused[i], -relayed[i], i))
+    return [
+        Straggler(
+            label=labels[i],
+            node=ranks[i].identity.node,
+            last=int(last[i]),
+            of=int(of[i]),
+            caused=int(caused[i]),
+            share=round(int(caused[i]) / everything, 4) if everything else 0.0,
+            cause=_main_cause(causes[i]),
+            causes=dict(causes[i].most_common()),
+            relayed=int(relayed[i]),
+        )
+        for i in order
+    ]
+
+
+def _main_cause(causes: Counter[str]) -> str:
+    if not causes:
+        return Cause.UNKNOWN.value
+    cause, ns = causes.most_common(1)[0]
+    return cause if 2 * ns >= causes.total() else Cause.UNKNOWN.value

@@ -1,0 +1,78 @@
+"""Who came last, what that cost the others and why: on real traces, on planted jobs, and on jobs where nobody is to
+blame."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gloo_job import manifest_of
+from test_real_traces import target_of
+
+from sameshot.analysis import RankSummary, Summary, map_rank, reduce_ranks
+from sameshot.analysis.cause import because
+from sameshot.analysis.summary import Cause, Confidence, Verdict
+from sameshot.manifest import Manifest
+
+US = 1_000
+
+DLRM_FIRST = [2.146, 7.635, 0.518, 6.132, 4.882, 4.679, 0.514, 0.010]  # ms, by nvidia-smi's clock of one node
+"""How long the first all-to-all (NCCL's SendRecv kernel) lasts on ranks 0 to 7 of the recorded DLRM step."""
+
+
+def recorded(*paths: Path, world_size: int | None = None) -> tuple[Manifest, list[RankSummary]]:
+    targets = [target_of(path, rank) for rank, path in enumerate(paths)]
+    ranks = [map_rank(path, target) for path, target in zip(paths, targets, strict=True)]
+    return manifest_of(targets, world_size=world_size), ranks
+
+
+def dlrm(shared_data: Path) -> tuple[Manifest, list[RankSummary]]:
+    return recorded(*(shared_data / "traces" / "dlrm8_v100" / f"rank{rank}.json.gz" for rank in range(8)))
+
+
+def test_the_one_culprit_of_the_recorded_dlrm_step_came_late_into_the_window(shared_data: Path) -> None:
+    """Rank 7's step began 7.51 ms after rank 1's; inside the step it lost 0.11 ms more. So it was late before."""
+    manifest, ranks = dlrm(shared_data)
+    assert [rank.streams[0].dur[0] / 1e6 for rank in ranks] == DLRM_FIRST
+    assert {rank.streams[0].signatures[0] for rank in ranks} == {"all_to_all"}, "its host calls say what it is"
+    summary = reduce_ranks(manifest, ranks)
+    assert summary.late.verdict is Verdict.LATE
+    (late,) = summary.late.ranks
+    assert (late.rank, late.cause) == (7, Cause.INHERITED)
+    waits = [1e6 * (dur - DLRM_FIRST[7]) for dur in DLRM_FIRST]
+    assert late.waiting is not None
+    assert abs(late.waiting - sum(waits)) < 5 * US
+    assert abs(late.waiting - 26.4e6) < 0.05e6
+    assert (late.victims, late.collectives) == (7, 1)
+    assert late.confidence is Confidence.MEDIUM, "a single moment is never a sure thing"
+    assert "rests on that one collective" in late.sentence
+    assert "the 7 others wait 26.4 ms in all" in summary.findings[0]
+    assert "before the window" in because(late) or "when the window began" in because(late)
+    assert summary.stragglers[0].label == "rank 7"
+    assert summary.stragglers[0].cause == "inherited"
+    assert summary.stragglers[0].causes["inherited"] == late.waiting
+
+
+def test_a_rank_of_a_group_that_was_not_wholly_recorded_is_not_blamed_for_a_moment(shared_data: Path) -> None:
+    """Without rank 7, rank 6 has the shortest record: but it waited itself."""
+    manifest, ranks = dlrm(shared_data)
+    summary = reduce_ranks(manifest, ranks[:7])
+    assert summary.late.verdict is Verdict.UNKNOWN
+    assert summary.late.ranks == ()
+    assert summary.findings[0].startswith("1 of 8 ranks has no verified trace")
+    assert summary.bandwidth == ()
+
+
+def test_two_of_128_ranks_get_no_verdict(shared_data: Path) -> None:
+    folder = shared_data / "traces" / "single"
+    paths = (folder / f"nccl128_sampled_rank{rank}.json.gz" for rank in (0, 1))
+    manifest, ranks = recorded(*paths, world_size=128)
+    summary = reduce_ranks(manifest, ranks)
+    assert summary.late.verdict is Verdict.UNKNOWN
+    assert summary.late.ranks == ()
+    assert summary.findings[0].startswith("126 of 128 ranks have no verified trace")
+    assert summary.findings[0].endswith("all numbers rest on the other 2")
+    assert summary.slow_links == ()
+
+
+def named(summary: Summary) -> list[tuple[int | None, Cause]]:
+    return [(rank.rank, rank.cause) for rank in summary.late.ranks]
