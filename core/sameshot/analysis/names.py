@@ -84,7 +84,8 @@ def category(raw: str | None) -> Cat:
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)$")
 OPTIMIZER_STEP = re.compile(r"Optimizer\.step#(.+?)\.step$")
 DATA_FETCH = re.compile(r"enumerate\(DataLoader\)#.*__next__$")
-BACKWARD_PREFIX = "autograd::engine::evaluate_function"
+# Nodes of autograd's graph; torch before 1.9 records them without the engine's own span around each.
+_BACKWARD = re.compile(r"autograd::engine::evaluate_function|torch::autograd::AccumulateGrad|\w+Backward\d*$")
 
 # On the CPU side these issue or wait for communication; they are not useful work of the main thread.
 _HOST_COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
@@ -132,7 +133,21 @@ def is_wrapper(name: str) -> bool:
 
 
 def is_backward(name: str) -> bool:
-    return name.startswith(BACKWARD_PREFIX)
+    """An operator that autograd runs in a backward pass."""
+    return _BACKWARD.match(name) is not None
+
+
+# Kernels of cuDNN, CUTLASS, PyTorch and others by what they call themselves.
+_BACKWARD_KERNEL = re.compile(r"backward|[_:]bw[_d]|wgrad|dgrad", re.IGNORECASE)
+_OPTIMIZER_KERNEL = re.compile(r"multi_tensor_apply|addcdiv|addcmul|adam|lamb_|sgd", re.IGNORECASE)
+
+
+def is_backward_kernel(name: str) -> bool:
+    return _BACKWARD_KERNEL.search(name) is not None
+
+
+def is_optimizer_kernel(name: str) -> bool:
+    return _OPTIMIZER_KERNEL.search(name) is not None
 
 
 # What optimizers do to parameters and hardly anything else does (torch/optim/adam.py and others): operators of their

@@ -6,15 +6,13 @@ from collections import Counter
 
 import numpy as np
 
-from sameshot.analysis import communication, device, host, names
+from sameshot.analysis import communication, device, host
 from sameshot.analysis.data_wait import data_wait, feel, find_fetches
 from sameshot.analysis.device.temporal import occupancy
 from sameshot.analysis.device.work import gather
 from sameshot.analysis.frame import Frame
-from sameshot.analysis.host import on
 from sameshot.analysis.intervals import Spans
-from sameshot.analysis.names import Cat
-from sameshot.analysis.steps import Mark, infer_steps
+from sameshot.analysis.steps import find_steps
 from sameshot.analysis.summary import Part, RankSummary, Steps, TraceFacts
 from sameshot.model import Identity
 
@@ -46,7 +44,7 @@ def summarise(
     felt = feel(frame, work, running, main, fetches)
     on_device = device.measure(frame, window=window, felt=felt.idle, main=main, work=work, found=running)
     traffic = communication.measure(frame, window=window, felt=felt.idle, working=spans[Part.OPERATORS])
-    steps = _steps(frame, main, spans, first)
+    steps = _steps(find_steps(frame, main, first), spans, first)
     edges = np.asarray(steps.edges, dtype=np.int64) + first
     oddities = Counter(frame.oddities)
     oddities.update(on_device.oddities)
@@ -85,22 +83,11 @@ def summarise(
     )
 
 
-def _steps(frame: Frame, main: int | None, spans: dict[Part, Spans], first: int) -> Steps:
-    marks: list[Mark] = []
-    for cat in (Cat.ANNOTATION, Cat.OPERATOR):
-        rows = on(frame.rows(cat), main)
-        rows = rows[frame.named(names.is_step_mark)[rows.name]]
-        for start, end, name in zip(rows.start.tolist(), rows.end.tolist(), rows.name.tolist(), strict=True):
-            marks.append((start, end, frame.names[name]))
-    operators = frame.rows(Cat.OPERATOR)
-    found = infer_steps(marks, operators.start[frame.named(names.is_backward)[operators.name]])
-    if not found.edges:
-        return found
+def _steps(found: Steps, spans: dict[Part, Spans], first: int) -> Steps:
+    """With the parts of the main thread per step, and edges after the window's start."""
     edges = np.asarray(found.edges, dtype=np.int64)
+    if not len(edges):
+        return found
     return Steps(
-        found.method,
-        found.confidence,
-        found.note,
-        tuple((edges - first).tolist()),
-        tuple(host.times(spans, edges)),
+        found.method, found.confidence, found.note, tuple((edges - first).tolist()), tuple(host.times(spans, edges))
     )

@@ -36,6 +36,7 @@ CAUSES: dict[str, str] = {
 STEPS: dict[str, str] = {
     StepMethod.PROFILER_STEP: "ProfilerStep marks",
     StepMethod.OPTIMIZER: "optimizer steps",
+    StepMethod.REPEATING: "the repeating sequence",
     StepMethod.UNKNOWN: "no",
 }
 
