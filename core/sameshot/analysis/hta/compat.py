@@ -28,6 +28,7 @@ from sameshot.analysis.hta.shape import (
     OTHER,
     RankTables,
     describe,
+    rounded,
     types_name,
 )
 from sameshot.analysis.intervals import Ints
@@ -85,39 +86,25 @@ def is_sync(name: str) -> bool:
     return name in _SYNCS
 
 
-class Device(msgspec.Struct, frozen=True):
-    """Events that HTA takes for work of a GPU: all that state a stream other than -1, in HTA's order."""
+class Events(msgspec.Struct, frozen=True):
+    """Everything with a stream or a correlation, as HTA reads it and in HTA's order."""
 
     start: Numbers
+    key: Numbers  # `start` in the narrowest type that holds all of the file, as pandas stores and sorts it
     dur: Numbers
     name: Ints
     kind: Ints
-    stream: Ints
-    correlation: Ints
-    work: Bools  # of a category that the idle breakdown accepts: no cuda_sync
+    stream: Ints  # -1: none, so it is an event of the host
+    correlation: Ints  # -1: none
+    work: Bools  # of a category that the idle breakdown accepts: neither a call nor cuda_sync
+    linked: Bools  # HTA knows what this call launched
     called: npt.NDArray[np.float64]  # when the call that HTA links began; NaN: none
 
     def __len__(self) -> int:
         return len(self.start)
 
-    def __getitem__(self, keep: Any) -> Device:
-        return Device(*(getattr(self, field)[keep] for field in self.__struct_fields__))
-
-
-class Calls(msgspec.Struct, frozen=True):
-    """Calls into the runtime or driver that state a correlation, in HTA's order."""
-
-    start: Numbers
-    dur: Numbers
-    name: Ints
-    correlation: Ints
-    linked: Bools  # HTA knows what it launched
-
-    def __len__(self) -> int:
-        return len(self.start)
-
-    def __getitem__(self, keep: Any) -> Calls:
-        return Calls(*(getattr(self, field)[keep] for field in self.__struct_fields__))
+    def __getitem__(self, keep: Any) -> Events:
+        return Events(*(getattr(self, field)[keep] for field in self.__struct_fields__))
 
 
 def step_names(frame: Frame) -> tuple[str, ...]:
@@ -131,7 +118,8 @@ def step_names(frame: Frame) -> tuple[str, ...]:
 
 def rank_tables(frame: Frame, rank: int | None, *, drop_last_step: bool) -> RankTables:
     """What HTA's six analyses give for this rank. Empty where HTA finds nothing on a device (there it may crash)."""
-    device, calls = read(frame, drop_last_step=drop_last_step)
+    events = read(frame, drop_last_step=drop_last_step)
+    device, host = events[events.stream != _NONE], events[events.stream == _NONE]
     if not len(device):
         return RankTables(rank)
     return RankTables(
@@ -141,47 +129,44 @@ def rank_tables(frame: Frame, rank: int | None, *, drop_last_step: bool) -> Rank
         kernel_types=_kernel_types(device),
         kernels=_kernels(device, frame.names),
         overlap=_overlap(device),
-        launches=_launch_stats(device, calls, frame.named(is_launch)),
-        queues=_queues(device, calls, frame.named(is_queued)),
+        launches=_launch_stats(events, device, host, frame.named(is_launch)),
+        queues=_queues(events, device, frame.named(is_queued)),
     )
 
 
 # ---- reading
 
 
-def read(frame: Frame, *, drop_last_step: bool) -> tuple[Device, Calls]:
+def read(frame: Frame, *, drop_last_step: bool) -> Events:
     """Select and round as HTA does."""
     to_us = _Clock(frame)
-    rows, work = _device_rows(frame)
+    rows, work = _rows(frame)
     start, dur = to_us(rows)
-    runtime = _by_event(frame.rows(Cat.RUNTIME))
-    runtime = runtime[runtime.correlation != MISSING]
-    call_start, call_dur = to_us(runtime)
-    correlation = np.where(rows.correlation == MISSING, _NONE, rows.correlation)
-    on_device = ((rows.stream >= 0) & (correlation >= 0)) | frame.named(is_sync)[rows.name]
+    stream, correlation = (np.where(c == MISSING, _NONE, c) for c in (rows.stream, rows.correlation))
+    on_device = ((stream >= 0) & (correlation >= 0)) | frame.named(is_sync)[rows.name]
+    last = _last_step(frame, to_us) if drop_last_step else np.inf
+    kept = ~on_device & (start < last)
     kinds = np.fromiter((kernel_type(name) for name in frame.names), dtype=np.int64, count=len(frame.names))
-    kept = np.ones(len(runtime), dtype=np.bool_)
-    if drop_last_step:
-        last = _last_step(frame, to_us)
-        kept = call_start < last
-    called = _link(correlation, on_device, runtime.correlation, np.where(kept, call_start, np.nan))
-    called[(called == _UNLINKED) & (correlation >= 0)] = _first_event(frame, to_us, last if drop_last_step else np.inf)
-    called[called == _UNLINKED] = np.nan
-    device = Device(start, dur, rows.name.astype(np.int64), kinds[rows.name], rows.stream, correlation, work, called)
-    calls = Calls(
-        call_start,
-        call_dur,
-        runtime.name.astype(np.int64),
-        runtime.correlation,
-        np.isin(runtime.correlation, correlation[on_device & (rows.event > 0)]),
-    )[kept]
-    if drop_last_step:  # an inner join with what was called before the last step began, then the rest
-        ids, times = np.unique(calls.correlation, return_counts=True)
-        at = np.minimum(np.searchsorted(ids, correlation), max(len(ids) - 1, 0))
-        joined = np.where(ids[at] == correlation, times[at], 0) if len(ids) else np.zeros(len(rows), dtype=np.int64)
-        others = np.flatnonzero(~on_device & (start < last))
-        device = device[np.concatenate((np.repeat(np.arange(len(rows)), np.where(on_device, joined, 0)), others))]
-    return device, calls
+    host, device = np.flatnonzero(~on_device & (correlation >= 0)), np.flatnonzero(on_device & (correlation >= 0))
+    call = _last_of(correlation[device], correlation[host])
+    piece = _last_of(correlation[host], correlation[device])
+    called, linked = np.full(len(rows), np.nan), np.zeros(len(rows), dtype=np.bool_)
+    began = np.where(kept[host], start[host], np.nan)
+    # "Launched by nothing recorded" is 0 in HTA, which it then takes for the event with index 0.
+    called[device] = np.where(call >= 0, np.append(began, np.nan)[call], _first_event(frame, to_us, last))
+    linked[host] = (piece >= 0) & (np.append(rows.event[device], 0)[piece] > 0)
+    key = start.astype(to_us.narrowest)
+    events = Events(
+        start, key, dur, rows.name.astype(np.int64), kinds[rows.name], stream, correlation, work, linked, called
+    )
+    if not drop_last_step:
+        return events
+    # An inner join with what was called before the last step began, then the rest.
+    ids, times = np.unique(correlation[kept & (correlation >= 0)], return_counts=True)
+    at = np.searchsorted(ids, correlation[device])
+    found = np.append(ids, _NONE)[at] == correlation[device]
+    joined = np.repeat(device, np.where(found, np.append(times, 0)[at], 0))
+    return events[np.concatenate((joined, np.flatnonzero(kept)))]
 
 
 class _Clock:
@@ -190,7 +175,8 @@ class _Clock:
     def __init__(self, frame: Frame) -> None:
         tables = [rows for cat in Cat if len(rows := frame.rows(cat))]
         self.rounds = any(bool((rows.start % 1000).any()) for rows in tables)
-        self.wide = any(bool((np.abs(rows.start) >= 1000 << 31).any()) for rows in tables)
+        ends = [self(rows[at : at + 1])[0][0] for rows in tables for at in (0, len(rows) - 1)]  # sorted by start
+        self.narrowest = np.result_type(*(np.min_scalar_type(min(end, -1 - end)) for end in ends)) if ends else np.int64
 
     def __call__(self, rows: Rows) -> tuple[Numbers, Numbers]:
         if self.rounds:  # in HTA's own floats: a sum may differ from the exact one in its last digit
@@ -201,19 +187,27 @@ class _Clock:
         return rows.start // 1000, rows.dur / 1000.0
 
 
-def _by_event(rows: Rows) -> Rows:
-    return rows[np.argsort(rows.event)]
-
-
-def _device_rows(frame: Frame) -> tuple[Rows, Bools]:
-    found = [(rows, cat is not Cat.SYNC) for cat in (Cat.KERNEL, Cat.MEMORY, Cat.SYNC) if len(rows := frame.rows(cat))]
+def _rows(frame: Frame) -> tuple[Rows, Bools]:
+    """(calls and events of devices in the order of the file, which of them are work)."""
+    found = [
+        (rows, cat in (Cat.KERNEL, Cat.MEMORY))
+        for cat in (Cat.RUNTIME, Cat.KERNEL, Cat.MEMORY, Cat.SYNC)
+        if len(rows := frame.rows(cat))
+    ]
     if not found:
         return Rows(name=np.empty(0, dtype=np.int32)), np.empty(0, dtype=np.bool_)
     columns = ("start", "end", "name", "event", "correlation", "stream")
-    rows = Rows(**{c: np.concatenate([getattr(part, c) for part, _ in found]) for c in columns})
+    absent = [np.full(len(rows), MISSING) for rows, _ in found]
+    rows = Rows(
+        **{
+            c: np.concatenate(
+                [getattr(r, c) if len(getattr(r, c)) else no for (r, _), no in zip(found, absent, strict=True)]
+            )
+            for c in columns
+        }
+    )
     work = np.concatenate([np.full(len(part), is_work) for part, is_work in found])
     order = np.argsort(rows.event)
-    order = order[(rows.stream[order] != MISSING) & (rows.stream[order] != _NONE)]
     return rows[order], work[order]
 
 
@@ -226,19 +220,14 @@ def _last_step(frame: Frame, to_us: _Clock) -> float:
     return float(max(starts)) if starts else float("nan")
 
 
-_UNLINKED = -np.inf
-
-
-def _link(correlation: Ints, on_device: Bools, ids: Ints, began: Numbers) -> npt.NDArray[np.float64]:
-    """Of several calls with one correlation the last in the file counts; `_UNLINKED` where there is none."""
-    called = np.full(len(correlation), _UNLINKED)
+def _last_of(wanted: Ints, ids: Ints) -> Ints:
+    """The index of the last one with each wanted id; -1: there is none."""
     if not len(ids):
-        return called
+        return np.full(len(wanted), -1)
     order = np.argsort(ids, kind="stable")
-    at = np.searchsorted(ids[order], correlation, side="right") - 1
-    found = on_device & (at >= 0) & (ids[order][at] == correlation)
-    called[found] = began[order][at[found]]
-    return called
+    at = np.searchsorted(ids[order], wanted, side="right") - 1
+    found: Ints = np.where((at >= 0) & (ids[order][at] == wanted), order[at], -1)
+    return found
 
 
 def _first_event(frame: Frame, to_us: _Clock, before: float) -> float:
@@ -256,13 +245,14 @@ def _first_event(frame: Frame, to_us: _Clock, before: float) -> float:
 
 def _sorted(times: Numbers) -> Ints:
     """pandas' `sort_values` of one column."""
-    return np.argsort(times, kind="quicksort")
+    order: Ints = np.argsort(times, kind="quicksort")
+    return order
 
 
-def _merged(start: Numbers, dur: Numbers) -> tuple[Numbers, Numbers]:
+def _merged(events: Events) -> tuple[Numbers, Numbers]:
     """`merge_kernel_intervals`; an event that rounding turned around stays one, of negative length."""
-    order = _sorted(start)
-    start, end = start[order], start[order] + dur[order]
+    events = events[_sorted(events.key)]
+    start, end = events.start, events.start + events.dur
     if not len(start):
         return start, end
     opens = np.concatenate(([True], start[1:] > np.maximum.accumulate(end)[:-1]))
@@ -270,30 +260,29 @@ def _merged(start: Numbers, dur: Numbers) -> tuple[Numbers, Numbers]:
     return np.minimum.reduceat(start, at), np.maximum.reduceat(end, at)
 
 
-def _of(device: Device, kind: int) -> tuple[Numbers, Numbers]:
-    chosen = device.kind == kind
-    return _merged(device.start[chosen], device.dur[chosen])
+def _of(device: Events, kind: int) -> tuple[Numbers, Numbers]:
+    return _merged(device[device.kind == kind])
 
 
-def _temporal(device: Device) -> dict[str, Any]:
+def _temporal(device: Events) -> dict[str, Any]:
     """breakdown_analysis.py get_temporal_breakdown."""
-    start, end = _merged(device.start, device.dur)
+    start, end = _merged(device)
     whole = end[-1] - start[0]
     idle = whole - (end - start).sum()
-    start, end = _of(device, COMPUTATION)
+    start, end = _of(device[_sorted(device.key)], COMPUTATION)  # HTA sorts in place, and here what is sorted already
     compute = (end - start).sum()
     parts = {"idle": idle, "compute": compute, "non_compute": whole - compute - idle, "kernel": whole}
     return {part: time.item() for part, time in parts.items()}
 
 
-def _idle(device: Device) -> dict[str, list[Any]]:
+def _idle(device: Events) -> dict[str, list[Any]]:
     """breakdown_analysis.py _analyze_idle_time_for_stream."""
     device = device[device.work]
     table: dict[str, list[Any]] = {"stream": [], "idle_category": [], "idle_time": [], "idle_time_ratio": []}
     streams, first = np.unique(device.stream, return_index=True)
     for stream in streams[np.argsort(first)].tolist():
         rows = device[device.stream == stream]
-        rows = rows[_sorted(rows.start)]
+        rows = rows[_sorted(rows.key)]
         ended = (rows.start + rows.dur)[:-1]
         gap = (rows.start[1:] - ended).astype(np.float64)
         host = rows.called[1:] > ended
@@ -305,12 +294,12 @@ def _idle(device: Device) -> dict[str, list[Any]]:
                 idle = gap[chosen].sum()
                 table["stream"].append(stream)
                 table["idle_category"].append(category)
-                table["idle_time"].append(round(float(idle), 2))
-                table["idle_time_ratio"].append(round(float(idle / whole), 2) if whole else None)
+                table["idle_time"].append(rounded(idle, 2))
+                table["idle_time_ratio"].append(rounded(idle / whole, 2) if whole else None)
     return table
 
 
-def _kernel_types(device: Device) -> dict[str, Any]:
+def _kernel_types(device: Events) -> dict[str, Any]:
     """breakdown_analysis.py _get_gpu_kernel_type_time; type → µs, also of types at once."""
     status = np.empty(0, dtype=np.int64)
     time: Numbers = np.empty(0, dtype=np.int64)
@@ -330,7 +319,7 @@ def _kernel_types(device: Device) -> dict[str, Any]:
     return sums
 
 
-def _kernels(device: Device, words: list[str]) -> dict[str, list[Any]]:
+def _kernels(device: Events, words: list[str]) -> dict[str, list[Any]]:
     """breakdown_analysis.py _aggr_gpu_kernel_time, with its defaults."""
     table: dict[str, list[Any]] = {c: [] for c in ("name", "sum", "max", "min", "stddev", "mean", "kernel_type")}
     for kind, label in enumerate(KINDS):
@@ -358,8 +347,8 @@ def _by_name(names: list[str], dur: Numbers) -> tuple[list[str], list[tuple[Any,
     reached = np.cumsum(sums[order])
     limit = np.quantile(reached, _TOP_SHARE)
     kept = [
-        "others" if above or i >= _TOP else name
-        for i, (name, above) in enumerate(zip(ordered, (reached > limit).tolist(), strict=True))
+        "others" if row[0] >= 0 and (above or i >= _TOP) else name
+        for i, (name, row, above) in enumerate(zip(ordered, rows, (reached > limit).tolist(), strict=True))
     ]
     again = sorted(set(kept))
     code = {name: i for i, name in enumerate(again)}
@@ -376,7 +365,7 @@ def _stats(code: Ints, values: Numbers) -> list[tuple[Any, ...]]:
     return found
 
 
-def _overlap(device: Device) -> float | None:
+def _overlap(device: Events) -> float | None:
     """communication_analysis.py get_comm_comp_overlap, as a share. None: no communication."""
     comm, comp = _of(device, COMMUNICATION), _of(device, COMPUTATION)
     time = np.concatenate((*comm, *comp))
@@ -387,9 +376,9 @@ def _overlap(device: Device) -> float | None:
     return float(np.diff(time[order])[both].sum() / whole) if whole else None
 
 
-def _launch_stats(device: Device, calls: Calls, launch: Bools) -> dict[str, Numbers]:
+def _launch_stats(events: Events, device: Events, host: Events, launch: Bools) -> dict[str, Numbers]:
     """cuda_kernel_analysis.py cuda_kernel_launch_stats: one entry per pair of a call and what it launched."""
-    calls = calls[np.isin(calls.correlation, calls.correlation[launch[calls.name]])]
+    calls = host[np.isin(host.correlation, _stated(events[launch[events.name]].correlation))]
     call, piece = _pairs(calls.correlation, device.correlation)
     delay = device.start[piece] - calls.start[call] - calls.dur[call]
     return {
@@ -400,6 +389,11 @@ def _launch_stats(device: Device, calls: Calls, launch: Bools) -> dict[str, Numb
     }
 
 
+def _stated(correlation: Ints) -> Ints:
+    stated: Ints = correlation[correlation != _NONE]
+    return stated
+
+
 def _pairs(left: Ints, right: Ints) -> tuple[Ints, Ints]:
     """pandas' inner join of two columns, as indices: every pair of equal values, in the order of the left one."""
     order = np.argsort(right, kind="stable")
@@ -407,15 +401,16 @@ def _pairs(left: Ints, right: Ints) -> tuple[Ints, Ints]:
     count = np.searchsorted(right[order], left, side="right") - low
     mine = np.repeat(np.arange(len(left)), count)
     theirs = np.repeat(low - np.cumsum(count) + count, count) + np.arange(len(mine))
-    return mine, order[theirs]
+    pairs: tuple[Ints, Ints] = (mine, order[theirs])
+    return pairs
 
 
-def _queues(device: Device, calls: Calls, queued: Bools) -> dict[str, list[Any]]:
+def _queues(events: Events, device: Events, queued: Bools) -> dict[str, list[Any]]:
     """trace_counters.py _get_queue_length_time_series_for_rank, described by stream: over changes, not over time."""
-    calls = calls[queued[calls.name] & calls.linked]
-    pieces = device[np.isin(device.correlation, calls.correlation)]
+    calls = events[queued[events.name] & events.linked]
+    pieces = device[np.isin(device.correlation, _stated(calls.correlation))]
     call, piece = _pairs(calls.correlation, device.correlation)
-    time = np.concatenate((calls.start[call], pieces.start))
+    time = np.concatenate((calls.key[call], pieces.key))
     streams = np.concatenate((device.stream[piece], pieces.stream))
     change = np.repeat(np.array([1, -1]), [len(call), len(pieces)])
     order = _sorted(time)

@@ -60,20 +60,21 @@ def joined(ranks: Sequence[RankTables]) -> dict[str, Columns]:
         "gpu_kernel_breakdown": _kernels(ranks),
         "comm_comp_overlap": {
             "rank": [part.rank for part in ranks],
-            "comp_comm_overlap_pctg": [None if p.overlap is None else _rounded(100 * p.overlap, 2) for p in ranks],
+            "comp_comm_overlap_pctg": [None if p.overlap is None else rounded(100 * p.overlap, 2) for p in ranks],
         },
         "cuda_kernel_launch_stats": _stacked((part.rank, part.launches) for part in ranks),
         "queue_length_summary": _stacked((part.rank, part.queues) for part in ranks),
     }
 
 
-def _rounded(value: float, digits: int) -> float:
+def rounded(value: float, digits: int) -> float:
     """As pandas does it, which is not always as Python's `round` does."""
     return float(np.round(value, digits))
 
 
 def _stacked(parts: Iterable[tuple[int | None, Columns]]) -> Columns:
-    filled = [(rank, part, len(next(iter(part.values())))) for rank, part in parts if part]
+    sized = [(rank, part, len(next(iter(part.values())))) for rank, part in parts if part]
+    filled = [each for each in sized if each[2]]
     if not filled:
         return {"rank": []}
     table: Columns = {"rank": [rank for rank, _, length in filled for _ in range(length)]}
@@ -92,7 +93,7 @@ def _temporal(ranks: Sequence[RankTables]) -> Columns:
         table[f"{name}_time(us)"] = [part.temporal[name] for part in known]
     for name in parts:
         table[f"{name}_time_pctg"] = [
-            _rounded(100 * (part.temporal[name] / part.temporal["kernel"]), 2) if part.temporal["kernel"] else None
+            rounded(100 * (part.temporal[name] / part.temporal["kernel"]), 2) if part.temporal["kernel"] else None
             for part in known
         ]
     return table
@@ -108,7 +109,7 @@ def _types(ranks: Sequence[RankTables]) -> Columns:
     return {
         "kernel_type": [name for name, _ in ordered],
         "sum": [time for _, time in ordered],
-        "percentage": [_rounded(time / whole * 100, 1) if whole else None for _, time in ordered],
+        "percentage": [rounded(time / whole * 100, 1) if whole else None for _, time in ordered],
     }
 
 
