@@ -43,7 +43,7 @@ def summarise(
     running = occupancy(work, window)
     felt = feel(frame, work, running, main, fetches)
     on_device = device.measure(frame, window=window, felt=felt.idle, main=main, work=work, found=running)
-    traffic = communication.measure(frame, window=window, felt=felt.idle, working=spans[Part.OPERATORS])
+    traffic = communication.measure(frame, window=window, fetching=spans[Part.DATA_WAIT], working=spans[Part.OPERATORS])
     steps = _steps(find_steps(frame, main, first), spans, first)
     edges = np.asarray(steps.edges, dtype=np.int64) + first
     oddities = Counter(frame.oddities)

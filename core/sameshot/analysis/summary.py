@@ -88,22 +88,25 @@ class Steps(msgspec.Struct, frozen=True, rename=ns("edges")):
     confidence: Confidence
     note: str
     edges: tuple[int, ...] = ()
-    parts: tuple[PartTimes, ...] = ()
+    parts: tuple[PartTimes, ...] = ()  # the main thread in each step
+    device: tuple[DeviceTimes, ...] = ()  # the devices in each step; empty without any
 
     @property
     def count(self) -> int:
         return max(len(self.edges) - 1, 0)
 
 
-class Stream(msgspec.Struct, frozen=True, rename=ns("start", "dur", "compute", "other", "data")):
+class Stream(msgspec.Struct, frozen=True, rename=ns("start", "dur", "exposed", "compute", "other", "data")):
     """The collectives of one rank on one process group (or GPU stream, or all gloo threads), in order of start.
 
     Parallel columns: `signature` indexes `signatures` (kind, size and type as far as the trace says). `left_out` counts
     those in flight when recording stopped: their durations are not real.
 
-    On a device, `compute`, `other` and `data` say how the time since the end of the previous collective of this stream
-    (the first: since the window began) was spent: kernels or copies ran; only communication for others ran; the device
-    was idle and felt a wait for data. What is left of that time, the device waited for the host.
+    On a device, `exposed` is how much of the collective no kernel or copy ran beside; `compute`, `other` and `data` say
+    how the time from the start of the previous collective of this stream (the first: of the window) to the start of
+    this one was spent: kernels or copies ran; only communication of other groups ran; the device was idle and the main
+    thread waited for data. What is left of that time, without what was exposed of the previous one, the device waited
+    for the host.
     """
 
     key: str
@@ -114,6 +117,7 @@ class Stream(msgspec.Struct, frozen=True, rename=ns("start", "dur", "compute", "
     dur: tuple[int, ...]
     seq: tuple[int, ...] | None = None
     left_out: int = 0
+    exposed: tuple[int, ...] = ()
     compute: tuple[int, ...] = ()
     other: tuple[int, ...] = ()
     data: tuple[int, ...] = ()
@@ -290,13 +294,30 @@ class Verdict(enum.StrEnum):
 class Cause(enum.StrEnum):
     """What a late rank did in the time that its peers had left over."""
 
+    # CPU jobs, by the main thread:
     OPERATORS = "operators"
-    DATA_WAIT = "data_wait"
     UNTRACED = "untraced"
+    # GPU jobs, by what the device did since the previous synchronisation:
+    COMPUTE = "compute"  # kernels or copies ran for longer
+    HOST = "host"  # the device was idle: the launching thread was late
+    OTHER_GROUP = "other_group"  # it waited in the communication of another group
+    INHERITED = "inherited"  # it was late already when the window began
+    # both:
+    DATA_WAIT = "data_wait"
     UNKNOWN = "unknown"
 
 
-class LateRank(msgspec.Struct, frozen=True, rename=ns("lateness_per_step")):
+class Lost(msgspec.Struct, frozen=True, rename=ns("compute", "host", "data_wait", "other_group")):
+    """What a late rank's device did for longer than those of its punctual peers, in ns per step. Beside these its peers
+    waited: that makes up the difference."""
+
+    compute: int
+    host: int
+    data_wait: int
+    other_group: int
+
+
+class LateRank(msgspec.Struct, frozen=True, rename=ns("lateness_per_step", "waiting")):
     """A rank that holds the others up."""
 
     label: str
@@ -310,6 +331,11 @@ class LateRank(msgspec.Struct, frozen=True, rename=ns("lateness_per_step")):
     python: str | None  # the Python function where it was, if stacks were recorded
     confidence: Confidence
     sentence: str
+    lost: Lost | None = None  # GPU jobs
+    victims: int | None = None  # ranks that waited for it, in any group
+    waiting: int | None = None  # what they waited at the matched collectives, summed
+    collective: str | None = None  # where most of that was: kind and group
+    collectives: int | None = None  # on how many this rests; 1: a single moment
 
 
 class Lateness(msgspec.Struct, frozen=True, rename=ns("step_time", "threshold")):
