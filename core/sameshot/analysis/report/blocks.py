@@ -17,6 +17,7 @@ class Column(msgspec.Struct, frozen=True):
     unit: str = ""
     hint: str = ""
     css: str = ""
+    quiet: bool = False  # its title is only said, not shown
 
 
 class Cell(msgspec.Struct, frozen=True):

@@ -109,7 +109,7 @@ def _idle(view: View) -> Table | None:
         "Why streams were idle",
         (words.words("stream"), words.times("host wait", "The next kernel was not yet launched"),
          words.times("kernel wait", "Launched, and closely following the kernel before"), words.times("other"),
-         words.words("")),
+         words.bar("as a bar")),
         rows,
         by=2,
         note="Host wait: nothing was launched yet. Kernel wait: kernels that follow each other at once.",

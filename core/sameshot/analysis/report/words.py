@@ -81,6 +81,10 @@ def numbers(title: str, hint: str = "", unit: str = "") -> Column:
     return Column(title, numeric=True, unit=unit, hint=hint)
 
 
+def bar(title: str) -> Column:
+    return Column(title, quiet=True)
+
+
 # ---- cells
 
 

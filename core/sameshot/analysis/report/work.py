@@ -34,7 +34,7 @@ def _named(ident: str, caption: str, items: tuple[NamedTime, ...]) -> Table:
     return Table(
         ident,
         caption,
-        (words.name("name"), words.words(""), words.times("self time"), words.times("with children"),
+        (words.name("name"), words.bar("of the longest"), words.times("self time"), words.times("with children"),
          words.numbers("count"), words.times("self time each")),
         tuple(
             Row(
@@ -72,7 +72,7 @@ def kernels(view: View) -> Section | None:
         table = Table(
             "kernel-times",
             "Kernels by time",
-            (words.name("name"), words.words(""), words.words("kind"), words.times("time"),
+            (words.name("name"), words.bar("of the longest"), words.words("kind"), words.times("time"),
              words.numbers("share", "Of all kernel time of its kind, mean over ranks"), words.numbers("count"),
              words.times("mean"), words.times("p50"), words.times("p90"), words.times("p99"), words.times("longest"),
              words.numbers("ranks")),

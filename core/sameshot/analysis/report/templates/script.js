@@ -93,7 +93,7 @@
     const heads = all("thead th", box);
     if (Number(box.dataset.rows) > 1) {
       heads.forEach((head, index) => {
-        if (!head.textContent) return;
+        if (head.querySelector(".unseen")) return;
         const button = make("button", head.textContent, { type: "button" });
         if (head.title) button.title = head.title;
         head.replaceChildren(button);
