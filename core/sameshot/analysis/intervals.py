@@ -92,7 +92,8 @@ class Spans:
     def _combine(self, other: Spans, *, keep_other: bool) -> Spans:
         if not len(self) or not len(other):
             return Spans() if keep_other else self
-        edges = np.unique(np.concatenate((self.start, self.end, other.start, other.end)))
+        # Four sorted runs: a stable sort merges them. Equal edges enclose nothing, which `of` leaves out.
+        edges = np.sort(np.concatenate((self.start, self.end, other.start, other.end)), kind="stable")
         at = edges[:-1]
         keep = self.contains(at) & (other.contains(at) == keep_other)
         return Spans.of(at[keep], edges[1:][keep])
