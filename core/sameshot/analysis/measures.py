@@ -72,6 +72,15 @@ class DeviceTimes(
         return self.overlapped / whole if whole else None
 
 
+class DeviceParts(msgspec.Struct, frozen=True, rename=ns("compute", "communication", "memory", "idle")):
+    """How one rank's GPUs spent a step; the meanings of `DeviceTimes`, and the sum is the step."""
+
+    compute: int
+    communication: int
+    memory: int
+    idle: int
+
+
 class IdleRow(msgspec.Struct, frozen=True, rename=ns("host_wait", "kernel_wait", "other")):
     """Why one stream was idle between its kernels: not yet launched, launched and closely following, or neither."""
 
@@ -232,9 +241,11 @@ class SlowLink(msgspec.Struct, frozen=True):
 
 
 class HostClock(
-    msgspec.Struct, frozen=True, rename={**ns("offset", "residual", "expected_error"), "drift": "drift_ns_per_s"}
+    msgspec.Struct, frozen=True, rename={**ns("offset", "residual", "expected_error", "at"), "drift": "drift_ns_per_s"}
 ):
-    """The clock of one host against the reference host. Add `offset` to its times to get the reference's."""
+    """The clock of one host against the reference host. What must be added to its times to get the reference's:
+
+    offset + drift × (time - at), with the drift in ns per second; see `clocks.to_reference`."""
 
     host: str
     component: int  # hosts of one component are comparable; 0 holds the reference
@@ -244,6 +255,7 @@ class HostClock(
     expected_error: int | None
     points: int
     note: str
+    at: int | None = None  # CLOCK_REALTIME of this host at which `offset` holds exactly
 
 
 class Clocks(msgspec.Struct, frozen=True):
