@@ -8,7 +8,8 @@ are still counted in the footer. Chunks come in the order of the file: see `Chun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -44,34 +45,49 @@ def read_columns(source: Path | bytes | BinaryIO, sink: ChunkSink, wanted: Wante
     Columns that are not wanted, or that no row of a group states, come as MISSING or NO_CODE. Raises ColumnsError for a
     file that is no such Parquet, damaged, or of a major version that is not known here; OSError for I/O.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        file = pq.ParquetFile(
-            pa.BufferReader(source) if isinstance(source, bytes) else source,
-            read_dictionary=[*schema.TEXTS, *schema.MESSAGE_TEXTS],
-            memory_map=False,
-        )
-        footer = _read_footer(file.metadata)
-        reader = _Reader(file, sink)
+    with _typed_errors():
+        footer, file = _open(source)
         plan = [(at, group, set((wanted or everything)(group))) for at, group in enumerate(footer.groups)]
-        for at, group, names in plan:
-            if names:
-                reader.read(at, group, names)
-    except (pa.ArrowException, msgspec.MsgspecError) as error:
-        raise ColumnsError(f"These columns can't be read: {error}. Make them again from the trace.") from error
+    reader = _Reader(file)
+    for at, group, names in plan:
+        if names:
+            with _typed_errors():
+                chunk = reader.read(at, group, names)
+            sink.chunk(chunk, reader.words)
     return footer
 
 
 def read_footer(source: Path | bytes | BinaryIO) -> Footer:
     """Only the footer; errors as in `read_columns`."""
+    with _typed_errors():
+        return _open(source)[0]
+
+
+def _open(source: Path | bytes | BinaryIO) -> tuple[Footer, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    file = pa.BufferReader(source) if isinstance(source, bytes) else source
+    metadata = pq.read_metadata(file)
+    footer = _read_footer(metadata)
+    if not isinstance(file, Path):
+        file.seek(0)
+    dictionaries = [*schema.TEXTS, *schema.MESSAGE_TEXTS]
+    return footer, pq.ParquetFile(
+        file, metadata=metadata, read_dictionary=dictionaries, page_checksum_verification=True
+    )
+
+
+@contextmanager
+def _typed_errors() -> Iterator[None]:
+    """Whatever a decoder says about damage becomes a ColumnsError; errors of the system stay what they are."""
     try:
-        return _read_footer(pq.read_metadata(pa.BufferReader(source) if isinstance(source, bytes) else source))
-    except (pa.ArrowException, msgspec.MsgspecError) as error:
+        yield
+    except ColumnsError:
+        raise
+    except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, NotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
         raise ColumnsError(f"These columns can't be read: {error}. Make them again from the trace.") from error
 
 
@@ -93,22 +109,19 @@ def _read_footer(metadata: Any) -> Footer:
 
 
 class _Reader:
-    def __init__(self, file: Any, sink: ChunkSink) -> None:
+    def __init__(self, file: Any) -> None:
         self._file = file
-        self._sink = sink
-        self._words = Dictionaries()
         self._first = 0
+        self.words = Dictionaries()
 
-    def read(self, at: int, group: Group, names: set[str]) -> None:
-        import pyarrow as pa
-
+    def read(self, at: int, group: Group, names: set[str]) -> Chunk:
         stored = [name for name in schema.COLUMNS if name in names and name in group.columns]
         table = self._file.read_row_group(at, columns=["event", *stored], use_threads=False)
         if table.num_rows != group.rows:
-            raise pa.ArrowInvalid(f"row group {at} has {table.num_rows} rows, and not {group.rows}")
-        if sum(len(getattr(self._words, name)) for name in Dictionaries.__struct_fields__) > _WORDS:
-            self._words = Dictionaries()
-        words, rows = self._words, group.rows
+            raise ValueError(f"row group {at} has {table.num_rows} rows, and not {group.rows}")
+        if sum(len(getattr(self.words, name)) for name in Dictionaries.__struct_fields__) > _WORDS:
+            self.words = Dictionaries()
+        words, rows = self.words, group.rows
         columns: dict[str, Any] = {}
         for name in ("event", *schema.TIMES, *schema.INTEGERS, *schema.MESSAGE_INTEGERS):
             columns[name] = (
@@ -132,16 +145,13 @@ class _Reader:
             if name in stored:
                 stated |= messages[name] != (MISSING if name == "in_nelems" else NO_CODE)
         where = np.flatnonzero(stated)
-        self._sink.chunk(
-            Chunk(
-                first=self._first,
-                messages=Messages(row=where, **{name: column[where] for name, column in messages.items()}),
-                is_uniform=group.phase is not None,
-                **columns,
-            ),
-            words,
-        )
         self._first += rows
+        return Chunk(
+            first=self._first - rows,
+            messages=Messages(row=where, **{name: column[where] for name, column in messages.items()}),
+            is_uniform=group.phase is not None,
+            **columns,
+        )
 
 
 def _constant(rows: int, value: int, dtype: Any) -> Any:

@@ -70,6 +70,7 @@ class ColumnWriter:
             use_dictionary=[*schema.TEXTS, *schema.MESSAGE_TEXTS, *_FEW_VALUES],
             column_encoding=dict.fromkeys(("event", "ts", "correlation", "external_id", "flow"), "DELTA_BINARY_PACKED"),
             write_statistics=False,
+            write_page_checksum=True,
             store_schema=False,
         )
         self._pending: dict[_Kind, list[_Piece]] = {}
