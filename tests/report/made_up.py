@@ -39,6 +39,7 @@ from sameshot.analysis.summary import (
     CollectiveRow,
     Lateness,
     LateRank,
+    Lost,
     MissingRank,
     PartTimes,
     RankRow,
@@ -82,7 +83,12 @@ def full(ranks: int = 8, *, missing: int = 0, seed: int = 1, names: int = 20) ->
         excess=PartTimes(operators=MS, communication=-6 * MS, data_wait=6 * MS, untraced=200_000),
         python="train.py(41): step",
         confidence=Confidence.HIGH,
-        sentence=f"rank {LATE} (node-0) is late: the others wait 6 ms of every 25 ms step for it",
+        sentence=f"rank {LATE} (node-0) is late: the {ranks - 1} others wait 6 ms of every 25 ms step for it",
+        lost=Lost(compute=200_000, host=300_000, data_wait=6 * MS, other_group=-500_000),
+        victims=ranks - 1,
+        waiting=700 * MS,
+        collective="all_reduce, group dp",
+        collectives=300,
     )
     whole = sum(row.waited or 0 for row in rows)
     caused = {row.label: whole // 100 // ranks for row in rows}
@@ -175,7 +181,10 @@ def full(ranks: int = 8, *, missing: int = 0, seed: int = 1, names: int = 20) ->
             note="Offsets from the ends of symmetric collectives.",
         ),
         stragglers=tuple(
-            Straggler(row.label, row.node, row.last_arrivals or 0, 320, caused[row.label], caused[row.label] / whole)
+            Straggler(row.label, row.node, row.last_arrivals or 0, 320, caused[row.label],
+                      caused[row.label] / whole, "data_wait" if row.rank == LATE else "host",
+                      {"data_wait" if row.rank == LATE else "host": caused[row.label] * 3 // 4,
+                       "unknown": caused[row.label] // 4}, MS if row.rank == 1 else 0)
             for row in rows
         ),
         waiting=whole,

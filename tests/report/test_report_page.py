@@ -127,8 +127,8 @@ def test_the_verdict_says_who_where_how_many_how_long_in_what_why_and_on_what_it
     text = render(full(8, missing=2))
     verdict = text[text.index('<section class="card verdict bad"') :].partition("</section>")[0]
     for words in (
-        "Rank 2 is late", "confidence high", "node-0", "the others wait 6 ms of every 25 ms step", "7 other ranks",
-        "mostly in all-reduce", "waits 6 ms longer per step for its DataLoader",
+        "Rank 2 is late", "confidence high", "node-0", "the 7 others wait 6 ms of every 25 ms step", "of all waiting",
+        "most of it in all_reduce, group dp", "its GPU waits 6 ms longer per step for the next batch",
         "Rests on 8 of 10 ranks, 40 matched steps and 320 matched collectives",
     ):  # fmt: skip
         assert words in verdict, words
@@ -258,7 +258,18 @@ def test_tables_and_pictures_can_be_understood_without_seeing_them() -> None:
 def test_each_part_has_one_colour_and_a_name() -> None:
     text = render(full(8))
     style = text[text.index("<style>") : text.index("</style>")]
-    for word in (*Part, "compute", "memory", "idle", "overlapped", "wait", "transfer", "caused"):
+    for word in (
+        *Part,
+        "compute",
+        "memory",
+        "idle",
+        "overlapped",
+        "wait",
+        "transfer",
+        "why-host",
+        "why-inherited",
+        "why-unknown",
+    ):
         assert re.search(rf"\.{word}\b[^{{}}]*\{{ background", style), word
 
 

@@ -13,7 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sameshot.analysis.report import clocks, collectives, device, facts, findings, host, lead, timelines, waiting, work
+from sameshot.analysis.report import (
+    clocks,
+    collectives,
+    device,
+    facts,
+    findings,
+    host,
+    lead,
+    timelines,
+    verdict,
+    waiting,
+    work,
+)
 from sameshot.analysis.report.blocks import Block, Findings, Page, Section
 from sameshot.analysis.report.page import page
 from sameshot.analysis.report.view import View
@@ -50,10 +62,12 @@ def render(summary: Summary, *, more: Sequence[Section] = ()) -> str:
     imported = " · imported traces" if capture.provenance == "imported" else ""
     return page(
         Page(
-            title=f"{lead.title(view)} · {capture.job} · sameshot",
+            title=f"{verdict.title(view)} · {capture.job} · sameshot",
             heading=f"{capture.namespace}/{capture.job}",
             meta=f"capture {capture.capture_id}{attempt}{when}{imported}",
-            pill=f"{summary.analysed_ranks} of {count(summary.expected_ranks, 'rank')}",
+            pill=view.ranks(summary.analysed_ranks)
+            if summary.expected_ranks < 2
+            else f"{summary.analysed_ranks} of {count(summary.expected_ranks, 'rank')}",
             pill_grade="bad" if summary.missing else "good",
             lead=tuple(_lead(view)),
             sections=(*sections, *more, facts.method(view)),
@@ -69,7 +83,7 @@ def _lead(view: View) -> list[Block]:
     """The answer; missing ranks are named before anything else."""
     gone = lead.missing(view)
     found: list[Block] = [gone] if gone is not None else []
-    found.append(lead.verdict(view))
+    found.append(verdict.verdict(view))
     found += lead.warnings(view)
     found.append(lead.tiles(view))
     return found

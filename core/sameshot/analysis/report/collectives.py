@@ -26,7 +26,7 @@ def collectives(view: View) -> Section | None:
         blocks.append(_slow_links(summary.slow_links))
     if summary.bandwidth:
         blocks.append(_bandwidth(summary.bandwidth, {group.key: group.name or group.key for group in summary.groups}))
-    if summary.groups:
+    if any(group.ranks or group.description or group.size for group in summary.groups):
         groups, left_out = most(summary.groups, what="groups")
         blocks.append(
             Table(
@@ -83,9 +83,7 @@ def _collectives(view: View) -> Table:
                     words.number(row.unmatched),
                     words.time(row.mean_wait),
                     words.time(row.mean_transfer),
-                    Cell(
-                        "durations alone do not tell" if row.matched else "not matched", css="faint", pieces=_split(row)
-                    ),
+                    Cell("can't be told" if row.matched else "not matched", css="faint", pieces=_split(row)),
                     words.time(row.longest_wait),
                     words.text(
                         row.last_arriver

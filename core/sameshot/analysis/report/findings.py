@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sameshot.analysis.job import DATA_WAIT_CAVEAT
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import (
@@ -12,6 +14,7 @@ from sameshot.analysis.report.view import View
 from sameshot.analysis.text import count, ms, percent
 
 _SIGNIFICANT = 0.05  # of the window: a share below this is no finding
+_UNEVEN = 0.2  # above the median
 
 
 def findings(view: View) -> tuple[Finding, ...]:
@@ -55,66 +58,88 @@ def _linked(view: View, sentence: str) -> Finding:
 
 
 def _measured(view: View) -> list[Finding]:
-    """What the measures say that no sentence of the summary does: slow links, data, host, pauses, imbalance."""
-    summary = view.summary
-    found = [
-        Finding(
+    """What the measures say that no sentence of the summary does."""
+    return [*_slow_links(view), *_data(view), *_host(view), *_pauses(view), *_uneven(view)]
+
+
+def _slow_links(view: View) -> Iterator[Finding]:
+    for link in view.summary.slow_links[:3]:
+        yield Finding(
             "bad",
             f"{words.capitalised(link.sentence).rstrip('.')}.",
             count(len(link.labels), "rank"),
             (Link("slow links", "slow-links", link.group),),
         )
-        for link in summary.slow_links[:3]
-    ]
-    bound = [(rank, wait) for rank in summary.ranks if (wait := rank.data_wait) is not None and wait.bound]
-    if bound:
-        rank, wait = max(bound, key=lambda pair: pair[1].share)
-        found.append(
-            Finding(
-                "warn",
-                words.capitalised(wait.sentence.rstrip("."))
-                + (f" ({rank.label}; {view.ranks(len(bound))} are data-bound)." if not view.single else ".")
-                + f" {DATA_WAIT_CAVEAT}",
-                f"{wait.fetches} fetch{'' if wait.fetches == 1 else 'es'}",
-                (Link("data wait", "data-waits", rank.label),),
-            )
-        )
+
+
+def _data(view: View) -> Iterator[Finding]:
+    bound = [(rank, wait) for rank in view.summary.ranks if (wait := rank.data_wait) is not None and wait.bound]
+    if not bound or view.single:  # of a single rank it is the verdict
+        return
+    rank, wait = max(bound, key=lambda pair: pair[1].share)
+    sentence = words.capitalised(wait.sentence.rstrip("."))
+    are = "is" if len(bound) == 1 else "are"
+    others = f"{len(bound)} of {count(view.summary.analysed_ranks, 'rank')} {are} data-bound"
+    yield Finding(
+        "warn",
+        f"{sentence} ({rank.label}; {others}). {DATA_WAIT_CAVEAT}",
+        f"{wait.fetches} fetch{'' if wait.fetches == 1 else 'es'}",
+        (Link("data wait", "data-waits", rank.label),),
+    )
+
+
+def _host(view: View) -> Iterator[Finding]:
     hosts = [
-        (rank, host) for rank in summary.ranks if (host := rank.host_bound) is not None and host.share >= _SIGNIFICANT
+        (rank, host)
+        for rank in view.summary.ranks
+        if (host := rank.host_bound) is not None and host.share >= _SIGNIFICANT
     ]
-    if hosts:
-        rank, host = max(hosts, key=lambda pair: pair[1].share)
-        inside = f", mostly in {host.operators[0].name}" if host.operators else ""
-        found.append(
-            Finding(
-                "warn",
-                f"GPUs wait for the thread that launches: {percent(host.share)} of the window on {rank.label}{inside}.",
-                f"{count(host.gaps, 'gap')}, {view.ranks(len(hosts))}",
-                (Link("host-bound", "host-bound", rank.label),),
-            )
-        )
-    pauses = [(rank, p) for rank in summary.ranks for p in rank.pauses if p.total >= _SIGNIFICANT * max(rank.window, 1)]
-    if pauses:
-        rank, pause = max(pauses, key=lambda pair: pair[1].total)
-        what = {"gc": "garbage collection"}.get(pause.kind, pause.kind)
-        found.append(
-            Finding(
-                "warn",
-                f"{words.capitalised(rank.label)} pauses for {what}: {ms(pause.total)} in "
-                f"{count(pause.count, 'pause')}, the longest {ms(pause.longest)}.",
-                f"event {pause.longest_event} of {rank.label}",
-                (Link("pauses", "pauses", rank.label),),
-            )
-        )
-    uneven = [row for row in summary.imbalance if (row.excess or 0) >= 0.2 and row.maximum]
-    found += [
-        Finding(
+    if not hosts:
+        return
+    rank, host = max(hosts, key=lambda pair: pair[1].share)
+    inside = f", mostly in {host.operators[0].name}" if host.operators else ""
+    yield Finding(
+        "warn",
+        f"GPUs wait for the thread that launches: {percent(host.share)} of the window on {rank.label}{inside}.",
+        f"{count(host.gaps, 'gap')}, {view.ranks(len(hosts))}",
+        (Link("host-bound", "host-bound", rank.label),),
+    )
+
+
+def _pauses(view: View) -> Iterator[Finding]:
+    pauses = [
+        (rank, pause)
+        for rank in view.summary.ranks
+        for pause in rank.pauses
+        if pause.total >= _SIGNIFICANT * max(rank.window, 1)
+    ]
+    if not pauses:
+        return
+    rank, pause = max(pauses, key=lambda pair: pair[1].total)
+    what = words.title_of(pause.kind, words.PAUSES)
+    yield Finding(
+        "warn",
+        f"{words.capitalised(rank.label)} pauses for {what}: {ms(pause.total)} in {count(pause.count, 'pause')}, "
+        f"the longest {ms(pause.longest)}.",
+        f"event {pause.longest_event} of {rank.label}",
+        (Link("pauses", "pauses", rank.label),),
+    )
+
+
+def _uneven(view: View) -> Iterator[Finding]:
+    """Large differences in what ranks do. How long they communicate differs because they wait: that is no finding."""
+    longest = max((rank.window for rank in view.summary.ranks), default=0)
+    found = [
+        row
+        for row in view.summary.imbalance
+        if (row.excess or 0) >= _UNEVEN and row.maximum - row.median >= _SIGNIFICANT * longest
+        if row.label not in view.late and "communicat" not in row.measure
+    ]
+    for row in sorted(found, key=lambda row: row.median - row.maximum)[:2]:
+        yield Finding(
             "",
-            f"{words.capitalised(row.label)} has the most {words.title_of(row.measure, {})}: {ms(row.maximum)}, "
-            f"{percent(row.excess or 0)} above the median of {ms(row.median)}.",
+            f"{words.capitalised(row.measure)} is uneven: {ms(row.maximum)} on {row.label}, the median is "
+            f"{ms(row.median)}.",
             count(row.ranks, "rank"),
             (Link("imbalance", "imbalances"),),
         )
-        for row in sorted(uneven, key=lambda r: -(r.excess or 0))[:2]
-    ]
-    return found

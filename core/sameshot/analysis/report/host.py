@@ -52,7 +52,7 @@ def main_threads(view: View) -> Section | None:
                  words.times("longest"), words.numbers("event", "Index of the longest one in traceEvents")),
                 tuple(
                     Row(
-                        (label(r), Cell({"gc": "garbage collection"}.get(p.kind, p.kind)), words.number(p.count),
+                        (label(r), Cell(words.title_of(p.kind, words.PAUSES)), words.number(p.count),
                          words.time(p.total), words.time(p.longest),
                          Cell(str(p.longest_event), value=p.longest_event)),
                         view.marked(r.label),

@@ -54,8 +54,9 @@ def section(view: View) -> Section | None:
     if len(ranks) > _NAMED_LANES:
         keep = {rank.label for rank in view.few}
         few = [pair for pair in chosen if pair[0].label in keep]
-        blocks = [*_pictures(view, "few", f"{count(len(few), 'rank')} of {len(ranks)}: ", few, whole)]
-        blocks += _pictures(view, "all", "All ranks: ", chosen, whole)
+        blocks = [*_pictures(view, "few", f"{count(len(few), 'rank')} of {len(view.summary.ranks)}: ", few, whole)]
+        every = "All ranks: " if len(ranks) == len(view.summary.ranks) else f"{count(len(ranks), 'rank')}: "
+        blocks += _pictures(view, "all", every, chosen, whole)
     else:
         blocks = _pictures(view, "all", "", chosen, whole)
     return Section("timeline", "The window on one screen", tuple(blocks), note=note, short="Timeline")
@@ -95,7 +96,15 @@ def _picture(
     starts: list[int],
 ) -> Picture:
     many = len(ranks) > _NAMED_LANES
-    height, gap = (max(1, min(4, 1000 // len(ranks))), 0) if many else (14, 4) if len(ranks) <= 24 else (10, 2)
+    height, gap = (
+        (max(1, min(4, 1000 // len(ranks))), 0)
+        if many
+        else (22, 4)
+        if len(ranks) <= 3
+        else (14, 4)
+        if len(ranks) <= 24
+        else (10, 2)
+    )
     width = _WIDTH_OF_MANY if many else _WIDTH
     cells = np.zeros((len(ranks) * (height + gap), width), dtype=np.uint8)
     seen: set[str] = set()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from sameshot.analysis.measures import Straggler
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import (
     BarRow,
     Bars,
     Block,
     Cell,
+    Legend,
     Piece,
     Row,
     Section,
@@ -16,6 +18,7 @@ from sameshot.analysis.report.blocks import (
     Table,
 )
 from sameshot.analysis.report.view import View, label, most
+from sameshot.analysis.summary import RankRow
 from sameshot.analysis.text import count, ms, percent
 
 
@@ -25,77 +28,13 @@ def waiting(view: View) -> Section | None:
     if view.stragglers:
         blocks.append(_caused(view))
     known = [rank for rank in summary.ranks if rank.waited is not None or rank.last_arrivals is not None]
-    costs = {s.label: s for s in summary.stragglers}
-    if known:
-        of = summary.late.rests_on_collectives
-        rows = sorted(
-            known,
-            key=lambda r: (
-                -(costs[r.label].caused if r.label in costs else 0),
-                -(r.lateness_per_step or 0),
-                -(r.last_arrivals or 0),
-            ),
-        )  # fmt: skip
-        kept, left_out = most(rows, what="ranks")
-        blocks.append(
-            Table(
-                "waits",
-                "Waiting by rank",
-                (
-                    words.words("rank"),
-                    words.words("node"),
-                    words.times("made others wait", "Waiting of all other ranks, summed, where this one came last"),
-                    words.numbers("came last", "At how many matched collectives"),
-                    words.numbers("share", "Of the matched collectives"),
-                    words.times("waited itself", "For ranks that came later"),
-                    words.times("late per step", "Median: later than the typical rank"),
-                ),
-                tuple(
-                    Row(
-                        (
-                            label(rank),
-                            words.text(rank.node, "tight"),
-                            words.time(costs[rank.label].caused if rank.label in costs else None),
-                            words.number(rank.last_arrivals),
-                            words.share(rank.last_arrivals / of if of and rank.last_arrivals is not None else None),
-                            words.time(rank.waited),
-                            words.time(rank.lateness_per_step),
-                        ),
-                        view.marked(rank.label),
-                    )
-                    for rank in kept
-                ),
-                left_out=left_out,
-            )
-        )
-    elif costs:
-        kept_costs, left_out = most(sorted(summary.stragglers, key=lambda s: -s.caused), what="ranks")
-        blocks.append(
-            Table(
-                "waits",
-                "Waiting by rank",
-                (words.words("rank"), words.words("node"), words.times("made others wait"), words.numbers("came last"),
-                 words.numbers("of")),
-                tuple(
-                    Row(
-                        (Cell(s.label), words.text(s.node), words.time(s.caused), words.number(s.last),
-                         words.number(s.of)),
-                        view.marked(s.label),
-                    )
-                    for s in kept_costs
-                ),
-                left_out=left_out,
-            )
-        )  # fmt: skip
+    if known or view.stragglers:
+        blocks.append(_by_rank(view, known))
     if not blocks:
         return None
     whole = f" All waiting together: {ms(summary.waiting)}." if summary.waiting is not None else ""
-    rests = (
-        f" Rests on {count(summary.late.rests_on_collectives, 'matched collective')} of "
-        f"{view.ranks(summary.late.rests_on_ranks)}."
-        if summary.late.rests_on_collectives
-        else ""
-    )
+    of = max((s.of for s in summary.stragglers), default=summary.late.rests_on_collectives)
+    rests = f" Rests on {count(of, 'matched collective')} of {view.ranks(summary.late.rests_on_ranks)}." if of else ""
     return Section(
         "waiting",
         "Who waits for whom",
@@ -107,10 +46,60 @@ def waiting(view: View) -> Section | None:
     )
 
 
+def _by_rank(view: View, known: list[RankRow]) -> Table:
+    costs = {s.label: s for s in view.summary.stragglers}
+    every = {rank.label: rank for rank in known}
+    labels = sorted(
+        {**every, **costs},
+        key=lambda name: (
+            -(costs[name].caused if name in costs else 0),
+            -((every[name].lateness_per_step or 0) if name in every else 0),
+        ),
+    )
+    kept, left_out = most(labels, what="ranks")
+    return Table(
+        "waits",
+        "Waiting by rank",
+        (
+            words.words("rank"),
+            words.words("node"),
+            words.times("made others wait", "Waiting of all other ranks, summed, where this one came last"),
+            words.words("mostly because"),
+            words.numbers("came last", "At matched symmetric collectives, by more than noise"),
+            words.numbers("of", "Matched symmetric collectives"),
+            words.times("passed on", "Waiting for it that was due to a rank of another group"),
+            words.times("waited itself", "For ranks that came later"),
+            words.times("late per step", "Median: later than the typical rank"),
+        ),
+        tuple(_waits(view, every.get(name), costs.get(name)) for name in kept),
+        left_out=left_out,
+    )
+
+
+def _waits(view: View, rank: RankRow | None, cost: Straggler | None) -> Row:
+    name = rank.label if rank is not None else cost.label if cost is not None else ""
+    why = _causes(view, cost) if cost is not None and cost.caused else {}
+    node = rank.node if rank is not None else cost.node if cost is not None else None
+    return Row(
+        (
+            label(rank) if rank is not None else Cell(name, css="tight"),
+            words.text(node, "tight"),
+            words.time(cost.caused if cost is not None else None),
+            words.text(words.title_of(max(why, key=lambda c: why[c]), words.CAUSES) if why else None, "tight"),
+            words.number(cost.last if cost is not None else rank.last_arrivals if rank is not None else None),
+            words.number(cost.of if cost is not None else None),
+            words.time(cost.relayed or None if cost is not None else None),
+            words.time(rank.waited if rank is not None else None),
+            words.time(rank.lateness_per_step if rank is not None else None),
+        ),
+        view.marked(name),
+    )
+
+
 def _caused(view: View) -> Bars:
     top = view.stragglers[:12]
-    largest = top[0].caused
     rest = view.stragglers[12:]
+    causes = [str(cause) for cause in words.CAUSES if any(cause in _causes(view, s) for s in top)]
     return Bars(
         "stragglers",
         "Waiting that each rank caused, the costliest first",
@@ -118,23 +107,35 @@ def _caused(view: View) -> Bars:
             BarRow(
                 s.label,
                 s.node or "",
-                (
+                tuple(
                     Piece(
-                        "caused",
-                        s.caused / largest,
-                        f"{s.label}: the others waited {ms(s.caused)}, {percent(s.share)} of all waiting; "
-                        f"it came last at {s.last} of {s.of}",
-                    ),
+                        f"why-{cause}",
+                        ns / top[0].caused,
+                        f"{s.label}, {words.title_of(cause, words.CAUSES)}: the others waited {ms(ns)}; in all "
+                        f"{ms(s.caused)}, {percent(s.share)} of all waiting; it came last at {s.last} of {s.of}",
+                    )
+                    for cause in words.CAUSES
+                    if (ns := _causes(view, s).get(cause, 0)) > 0
                 ),
                 ms(s.caused),
                 view.marked(s.label),
             )
             for s in top
         ),
+        legend=tuple(Legend(f"why-{cause}", words.title_of(cause, words.CAUSES)) for cause in causes),
         numbers=False,
-        note="Waiting that each rank caused, summed over the ranks that waited for it."
+        note="Waiting that each rank caused, by why it was late, summed over the ranks that waited for it."
         + (f" The other {len(rest)} together: {ms(sum(s.caused for s in rest))}." if rest else ""),
     )
+
+
+def _causes(view: View, straggler: Straggler) -> dict[str, int]:
+    """Why this rank was late, in ns of the others' waiting. Where only the verdict knows (gloo), as it says."""
+    known = {cause: ns for cause, ns in straggler.causes.items() if ns > 0}
+    if set(known) <= {"unknown"}:
+        named = next((str(rank.cause) for rank in view.summary.late.ranks if rank.label == straggler.label), "unknown")
+        return {named: straggler.caused}
+    return known
 
 
 def steps(view: View) -> Section | None:

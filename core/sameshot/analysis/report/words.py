@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from sameshot.analysis.measures import Confidence
 from sameshot.analysis.report.blocks import Cell, Column, Legend
 from sameshot.analysis.summary import Cause, Part, StepMethod
 from sameshot.analysis.text import ms, percent, size
@@ -28,8 +27,12 @@ DEVICE_PARTS: dict[str, str] = {
 
 CAUSES: dict[str, str] = {
     Cause.OPERATORS: "slower operators",
-    Cause.DATA_WAIT: "waiting for data",
     Cause.UNTRACED: "untraced time",
+    Cause.COMPUTE: "computing for longer",
+    Cause.HOST: "its host was late",
+    Cause.DATA_WAIT: "waiting for data",
+    Cause.OTHER_GROUP: "waiting in another group",
+    Cause.INHERITED: "late before the window",
     Cause.UNKNOWN: "unknown",
 }
 
@@ -40,7 +43,7 @@ STEPS: dict[str, str] = {
     StepMethod.UNKNOWN: "no",
 }
 
-GRADE = {Confidence.HIGH: "bad", Confidence.MEDIUM: "warn", Confidence.LOW: "open", Confidence.NONE: "open"}
+PAUSES: dict[str, str] = {"gc": "garbage collection", "lock": "a lock"}
 
 UNKNOWN = Cell("–")
 

@@ -65,6 +65,7 @@ def _colour(name: str) -> str:
 
 def kernels(view: View) -> Section | None:
     summary = view.summary
+    detailed = sum(bool(rank.kernel_rows) for rank in summary.ranks)
     merged = _merged([row for rank in summary.ranks for row in rank.kernel_rows])
     if merged:
         kept, left_out = most(merged, _NAMES, "names")
@@ -89,8 +90,8 @@ def kernels(view: View) -> Section | None:
         "kernels",
         "GPU kernels",
         (table,),
-        note=f"Summed over {view.ranks(summary.device_ranks)}. Communication kernels (orange) include waiting for late "
-        "ranks.",
+        note=f"Summed over {view.ranks(detailed or summary.device_ranks)}. Communication kernels (orange) include "
+        "waiting for late ranks.",
         short="Kernels",
     )
 
@@ -107,7 +108,7 @@ def _kernel(rows: list[KernelRow], total: int, top: int) -> Row:
     first = rows[0]
     return Row(
         (
-            Cell(names.short(first.name, 160), title=first.name),
+            Cell(names.short(first.name, 400), title=first.name if len(first.name) > 400 else ""),
             Cell("–", value=total, pieces=(_piece(first.kind, total, top),)),
             Cell(first.kind, css="tight"),
             words.time(total),

@@ -119,6 +119,8 @@
       const cell = event.target.closest?.("[data-v]");
       const unit = cell && heads[cell.cellIndex]?.dataset.u;
       if (unit && !cell.title) cell.title = `${exact.format(Number(cell.dataset.v))} ${unit}`;
+      const name = event.target.closest?.(".name");
+      if (name && !name.title) name.title = name.textContent;
     });
   }
 
