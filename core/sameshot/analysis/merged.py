@@ -20,6 +20,8 @@ from typing import Any, BinaryIO
 import msgspec
 from isal import igzip
 
+from sameshot.analysis.clocks import to_reference
+from sameshot.analysis.hosts import host_of
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.measures import Clocks, HostClock
 from sameshot.analysis.run import Progress, map_capture
@@ -27,6 +29,7 @@ from sameshot.analysis.summary import RankSummary
 from sameshot.analysis.text import ms
 from sameshot.errors import UsageError, VerificationFailed
 from sameshot.manifest import Manifest, Target
+from sameshot.model import Artifact
 from sameshot.storage import Storage
 from sameshot.trace.capture_check import locate
 from sameshot.trace.raw import read_raw_events
@@ -44,7 +47,7 @@ class Part(msgspec.Struct, frozen=True):
 
     label: str
     target_id: str
-    host: str | None
+    host: str
     offset_ns: int | None  # added to its clock; None: its host could not be aligned, its own clock is shown
     expected_error_ns: int | None
     events: int  # written
@@ -65,16 +68,6 @@ class Merged(msgspec.Struct, frozen=True):
     path: str
     start_ns: int
     parts: tuple[Part, ...]
-
-
-class _Clock(msgspec.Struct, frozen=True):
-    offset: int | None
-    drift: float
-    error: int | None
-
-    def aligned(self, at_ns: int, start_ns: int) -> int:
-        """A moment of this host's CLOCK_REALTIME on the reference's."""
-        return at_ns + (self.offset or 0) + round(self.drift * (at_ns - start_ns) / 1e9)
 
 
 def choose(manifest: Manifest, ranks: Sequence[int] | None) -> list[Target]:
@@ -128,36 +121,34 @@ def merge(
     out: Path,
     *,
     clocks: Clocks | None,
-    summaries: Sequence[RankSummary] = (),
+    summaries: Sequence[RankSummary],
     window_ns: tuple[int | None, int | None] = (None, None),
     progress: Progress | None = None,
 ) -> Merged:
     """Write the traces of `targets` into one gzipped trace.
 
     `prefix` leads to the manifest's folder in `storage`. `clocks` are those of the summary of the same capture.
-    `summaries` add a track with the inferred steps of each rank. `window_ns` (from, to) counts from the start of the
-    first window; spans that reach into it are kept whole. Nothing appears at `out` unless all of it was written.
+    `summaries` are of the same targets: they add a track with the inferred steps of each rank. `window_ns` (from, to)
+    counts from the start of the first window; spans that reach into it are kept whole. Nothing appears at `out` unless
+    all of it was written.
 
     Raises VerificationFailed where bytes are not those of the manifest, TraceError and StorageError.
     """
-    by_host = {clock.host: clock for clock in clocks.hosts} if clocks is not None else {}
-    single = len({_host(target) for target in targets}) <= 1
+    by_target = {summary.target_id: summary for summary in summaries}
+    hosts = [host_of(by_target[target.target_id]) for target in targets]
+    shown = _shown_clocks(hosts, clocks)
     start_ns = min(
-        _clock_of(target, by_host, single=single).aligned(_artifact(target).window_start_ns, 0 if single else start)
-        for target in targets
-        for start in (_artifact(target).window_start_ns,)
+        _moment(clock, _artifact(target).window_start_ns) for target, clock in zip(targets, shown, strict=True)
     )
-    marks = {summary.target_id: summary for summary in summaries}
     part = out.with_name(f".{out.name}.{os.getpid()}.part")
     parts = []
     try:
         with igzip.open(part, "wb", compresslevel=1) as file:  # type: ignore[no-untyped-call]
             writer = _Writer(file)
-            for number, target in enumerate(targets):
-                clock = _clock_of(target, by_host, single=single)
-                one = _RankWriter(writer, target, clock, number, start_ns, window_ns)
+            for number, (target, clock) in enumerate(zip(targets, shown, strict=True)):
+                one = _RankWriter(writer, target, hosts[number], clock, number, start_ns, window_ns)
                 _read(storage, prefix, target, one)
-                one.finish(marks.get(target.target_id))
+                one.finish(by_target[target.target_id])
                 parts.append(one.part())
                 if progress is not None:
                     progress(number + 1, len(targets), target.target_id)
@@ -183,21 +174,26 @@ def _read(storage: Storage, prefix: str, target: Target, one: _RankWriter) -> No
         read_raw_events(stream, artifact.raw_sha256, one.take)
 
 
-def _artifact(target: Target) -> Any:
+def _artifact(target: Target) -> Artifact:
     assert target.artifact is not None, target.target_id
     return target.artifact
 
 
-def _host(target: Target) -> str | None:
-    return target.identity.host or target.identity.node
+def _shown_clocks(hosts: Sequence[str], clocks: Clocks | None) -> list[HostClock | None]:
+    """The clock of each host; None: it can't be aligned. Ranks of one host share one: there is nothing to align."""
+    if len(set(hosts)) == 1:
+        same = HostClock(
+            hosts[0], component=0, offset=0, drift=None, residual=None, expected_error=None, points=0, note=""
+        )
+        return [same] * len(hosts)
+    found = {clock.host: clock for clock in clocks.hosts if clock.offset is not None} if clocks is not None else {}
+    return [found.get(host) for host in hosts]
 
 
-def _clock_of(target: Target, by_host: dict[str, HostClock], *, single: bool) -> _Clock:
-    """All ranks of one host share a clock: then there is nothing to align."""
-    found = by_host.get(_host(target) or "")
-    if found is not None and found.offset is not None:
-        return _Clock(found.offset, found.drift or 0.0, found.expected_error)
-    return _Clock(0 if single else None, 0.0, None)
+def _moment(clock: HostClock | None, at_ns: int) -> int:
+    """On the reference's clock; as it is where the host is unaligned."""
+    moved = None if clock is None else to_reference(clock, at_ns)
+    return at_ns if moved is None else moved
 
 
 class _Writer:
@@ -230,7 +226,8 @@ class _RankWriter:
         self,
         writer: _Writer,
         target: Target,
-        clock: _Clock,
+        host: str,
+        clock: HostClock | None,
         number: int,
         start_ns: int,
         window_ns: tuple[int | None, int | None],
@@ -240,6 +237,7 @@ class _RankWriter:
         self.base_ns = 0
         self._writer = writer
         self._target = target
+        self._host = host
         self._clock = clock
         self._number = number
         self._start_ns = start_ns
@@ -255,14 +253,14 @@ class _RankWriter:
         self._events += len(kept)
         self._writer.write(kept)
 
-    def finish(self, summary: RankSummary | None) -> None:
+    def finish(self, summary: RankSummary) -> None:
         """Names for processes that the trace does not name, and the inferred steps."""
         extra: list[dict[str, Any]] = []
         for given, pid in self._pids.items():
             if pid not in self._named:
                 extra.append(_metadata("process_name", pid, {"name": self._title(str(given))}))
             extra.append(_metadata("process_sort_index", pid, {"sort_index": pid}))
-        if summary is not None and summary.steps.count:
+        if summary.steps.count:
             pid = self._pid("steps")
             extra.append(_metadata("process_name", pid, {"name": self._title("steps (inferred)")}))
             extra.append(_metadata("process_sort_index", pid, {"sort_index": self._number * _TRACKS}))
@@ -280,9 +278,9 @@ class _RankWriter:
         return Part(
             label=self.label,
             target_id=self._target.target_id,
-            host=_host(self._target),
-            offset_ns=self._clock.offset,
-            expected_error_ns=self._clock.error,
+            host=self._host,
+            offset_ns=None if self._clock is None else self._clock.offset,
+            expected_error_ns=None if self._clock is None else self._clock.expected_error,
             events=self._events,
             left_out=self._left_out,
         )
@@ -326,7 +324,7 @@ class _RankWriter:
 
     def _title(self, what: str) -> str:
         where = f" on {self._target.identity.node}" if self._target.identity.node else ""
-        clock = "" if self._clock.offset is not None else " (clock not aligned)"
+        clock = "" if self._clock is not None else " (clock not aligned)"
         return f"{self.label}{where}: {what}{clock}"
 
     def _pid(self, given: Any) -> int:
@@ -336,7 +334,7 @@ class _RankWriter:
         return self._pids[key]
 
     def _relative_ns(self, at_ns: int) -> int:
-        return self._clock.aligned(at_ns, self._start_ns) - self._start_ns
+        return _moment(self._clock, at_ns) - self._start_ns
 
     def _wanted(self, begin: int, end: int) -> bool:
         return (self._from is None or end >= self._from) and (self._to is None or begin <= self._to)
