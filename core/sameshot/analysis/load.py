@@ -150,9 +150,12 @@ def _read(stream: BinaryIO) -> tuple[Loaded, Footer]:
 
 def _foreign(footer: Footer, artifact: Artifact) -> str | None:
     """What in the footer contradicts the artifact."""
-    stated = (footer.raw_size, footer.raw_sha256, footer.window_start_ns, footer.window_end_ns)
-    expected = (artifact.raw_size, artifact.raw_sha256, artifact.window_start_ns, artifact.window_end_ns)
-    return None if stated == expected else f"they state {stated}, the manifest {expected}"
+    if (footer.raw_size, footer.raw_sha256) == (artifact.raw_size, artifact.raw_sha256):
+        return None
+    return (
+        f"they state {footer.raw_size} bytes with sha256 {footer.raw_sha256}, the manifest {artifact.raw_size} with "
+        f"{artifact.raw_sha256}"
+    )
 
 
 # Columns of our own, beside the report. Their name holds the digest of the trace and of themselves, so that a damaged
