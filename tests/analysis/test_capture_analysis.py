@@ -268,7 +268,7 @@ def test_the_fields_of_a_summary_are_a_promise(tmp_path: Path) -> None:
         "capture", "expected_ranks", "analysed_ranks", "missing", "warnings", "findings", "common_window_ns",
         "cross_rank", "late", "step_time", "step_ranks", "parts", "device", "device_ranks", "ranks", "operators",
         "kernels", "collectives", "alignments", "notes", "generator", "generated_at", "schema",
-        "clocks", "stragglers", "waiting_ns", "bandwidth", "slow_links", "imbalance", "groups",
+        "clocks", "stragglers", "waiting_ns", "waiting_exposed_ns", "bandwidth", "slow_links", "imbalance", "groups",
     } == set(found)  # fmt: skip
     assert {"verdict", "reason", "ranks", "rests_on_ranks", "rests_on_steps", "threshold_ns", "method"} <= set(
         found["late"]

@@ -186,7 +186,7 @@ def window_excess(mine: RankSummary, others: Sequence[RankSummary], step_time: i
 
 def because(rank: LateRank) -> str:
     """What the late rank did meanwhile, in words; empty where it is not known."""
-    per = "per step " if rank.collectives != 1 else ""
+    per = "per step " if rank.share_of_step else ""
     if rank.cause is Cause.INHERITED:
         return "it was late already when the window began (inherited)"
     if rank.lost is not None:

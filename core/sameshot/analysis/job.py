@@ -13,11 +13,14 @@ import sameshot
 from sameshot.analysis import late
 from sameshot.analysis.bandwidth import bandwidth, slow_links
 from sameshot.analysis.cause import because
+from sameshot.analysis.clocks import measure as measure_clocks
+from sameshot.analysis.clocks import to_reference
+from sameshot.analysis.hosts import host_of
 from sameshot.analysis.imbalance import imbalance
 from sameshot.analysis.late import Evidence
 from sameshot.analysis.match import collective_rows, match_streams
-from sameshot.analysis.measures import DeviceTimes, NamedTime, Spread
-from sameshot.analysis.stragglers import arrivals, stragglers, waiting
+from sameshot.analysis.measures import Clocks, DeviceTimes, NamedTime, Spread
+from sameshot.analysis.stragglers import arrivals, exposed_waiting, stragglers, waiting
 from sameshot.analysis.summary import (
     CaptureInfo,
     MissingRank,
@@ -36,6 +39,8 @@ from sameshot.model import Artifact, Identity
 _TOP = 20
 _MOST_ROWS = 1_000
 _NOTABLE = 64
+_SIGNIFICANT = 0.1  # of all GPU time: less is no finding
+_MOST_LINKS = 3
 _ALL_DETAILS = 256  # of more ranks, tables per rank are kept for notable ones and some evenly spread ones
 _ALL_TIMELINES = 1_024  # of more ranks, timelines as well
 _DETAILS = "operators kernels untraced_python idle kernel_rows copies queues pauses communication"
@@ -50,9 +55,13 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
     ranks = sorted(summaries, key=lambda s: (s.identity.rank is None, s.identity.rank or 0, s.target_id))
     targets = {target.target_id: target for target in manifest.targets}
     missing = _missing(manifest, {rank.target_id for rank in ranks})
-    common = _common_window(ranks)
-    cross_rank = len(ranks) > 1 and common is not None and common > 0
-    matched, alignments = match_streams(ranks) if cross_rank else ([], [])
+    common = _common_window(ranks, None)
+    # Windows that share no time by one clock share none; by the clocks of several hosts, collectives have to tell.
+    several = len({host_of(rank) for rank in ranks}) > 1
+    matched, alignments = match_streams(ranks) if common is not None and (common > 0 or several) else ([], [])
+    clocks = measure_clocks(ranks, matched) if ranks else None
+    common = _common_window(ranks, clocks)
+    cross_rank = len(ranks) > 1 and common is not None and (common > 0 or bool(matched))
     expected = max(manifest.totals.expected, manifest.capture.world_size or 0)
     labels = _labels(ranks)
     came = arrivals(ranks, matched, expected)
@@ -62,7 +71,7 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
     rates = bandwidth(ranks, came)
     uneven = imbalance(ranks, labels)
     notable = {*(r.label for r in verdict.ranks), *(b.label for b in blamed[:_NOTABLE]), *(u.label for u in uneven)}
-    rows = _rows(ranks, targets, labels, evidence, notable)
+    rows = _rows(ranks, targets, labels, evidence, notable, _begins(ranks, clocks))
     devices = [rank.device for rank in ranks if rank.device is not None]
     summary = Summary(
         generator=f"sameshot {sameshot.__version__}",
@@ -89,8 +98,10 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
         collectives=tuple(collective_rows(ranks, matched)),
         alignments=tuple(alignments),
         notes=tuple(_notes(ranks)),
+        clocks=clocks,
         stragglers=tuple(blamed),
         waiting=waiting(came),
+        waiting_exposed=exposed_waiting(came),
         bandwidth=tuple(rates[:_MOST_ROWS]),
         slow_links=tuple(slow_links(ranks, came, rates, labels)),
         imbalance=tuple(uneven),
@@ -116,6 +127,7 @@ def findings(summary: Summary) -> list[str]:
         found.append(f"no rank is late: {_uncapitalised(summary.late.reason)}")
     elif summary.late.verdict is Verdict.UNKNOWN:
         found.append(f"which rank is late can't be said: {_uncapitalised(summary.late.reason)}")
+    found += _costs(summary)
     if (step := summary.step_time) is not None:
         spread = f"most between {ms(step.p10)} and {ms(step.p90)}; " if step.count >= 10 else ""
         found.append(
@@ -134,6 +146,46 @@ def findings(summary: Summary) -> list[str]:
         shares = ", ".join(f"{percent(value / device.total)} {what}" for what, value in pieces if value)
         found.append(f"GPUs: {shares} ({count(summary.device_ranks, 'rank')})")
     return [sentence.rstrip(".") for sentence in found]
+
+
+def _costs(summary: Summary) -> list[str]:
+    """What else costs time on many ranks, most expensive first. Each says how many ranks it rests on."""
+    costs: list[tuple[int, str]] = []
+    waits = [(rank, wait) for rank in summary.ranks if (wait := rank.data_wait) is not None]
+    bound = [(rank, wait) for rank, wait in waits if wait.bound]
+    if bound:
+        rank, wait = max(bound, key=lambda pair: pair[1].share)
+        felt = sum(wait.raw if wait.felt is None else wait.felt for _, wait in bound)
+        some = f"{len(bound)} of {count(len(waits), 'rank')} {'is' if len(bound) == 1 else 'are'} data-bound"
+        which = f" ({rank.label}; {some})" if len(waits) > 1 else ""
+        costs.append((felt, f"{_uncapitalised(wait.sentence).rstrip('.')}{which}"))
+    device = summary.device
+    if device is not None and device.total:
+        hosts = [host for rank in summary.ranks if (host := rank.host_bound) is not None]
+        total = sum(host.total for host in hosts)
+        if total >= _SIGNIFICANT * device.total:
+            operators = _merge_named(host.operators for host in hosts)
+            inside = f", mostly in {operators[0].name}" if operators else ""
+            share = percent(total / device.total)
+            rests = count(len(hosts), "rank")
+            costs.append(
+                (total, f"host-bound: GPUs wait {share} of the time for the thread that launches{inside} ({rests})")
+            )
+        if device.communication >= _SIGNIFICANT * device.total:
+            share = percent(device.communication / device.total)
+            waited = ""
+            if summary.waiting_exposed:
+                rests = count(sum(rank.waited is not None for rank in summary.ranks), "rank")
+                waited = f"; of it, waiting for later ranks is {_gpu_time(summary.waiting_exposed)} ({rests} compared)"
+            whole = f"{_gpu_time(device.communication)} on {count(summary.device_ranks, 'rank')}"
+            costs.append((device.communication, f"exposed communication: {share} of GPU time, {whole}{waited}"))
+    found = [sentence for _, sentence in sorted(costs, key=lambda item: -item[0])]
+    return found + [link.sentence for link in summary.slow_links[:_MOST_LINKS]]
+
+
+def _gpu_time(ns: int) -> str:
+    """Summed over ranks: GPU-ms, GPU-s."""
+    return f"{ms(ns).replace(' ', ' GPU-', 1)}"
 
 
 def headline(summary: Summary) -> list[str]:
@@ -221,11 +273,25 @@ def where(identity: Identity) -> str:
     return identity.pod or identity.node or ""
 
 
-def _common_window(ranks: Sequence[RankSummary]) -> int | None:
-    """Time that all analysed windows share by the hosts' clocks; negative: the gap between them."""
+def _begins(ranks: Sequence[RankSummary], clocks: Clocks | None) -> list[int]:
+    """When each window began: by the reference clock if all hosts could be aligned with it, else by their own."""
+    of_host = {clock.host: clock for clock in clocks.hosts} if clocks is not None else {}
+    aligned = [
+        None if (clock := of_host.get(host_of(rank))) is None else to_reference(clock, rank.window_start_ns)
+        for rank in ranks
+    ]
+    if any(begin is None for begin in aligned):
+        return [rank.window_start_ns for rank in ranks]
+    return [begin for begin in aligned if begin is not None]
+
+
+def _common_window(ranks: Sequence[RankSummary], clocks: Clocks | None) -> int | None:
+    """Time that all analysed windows share, by aligned clocks as far as there are any; negative: the gap between
+    them."""
     if not ranks:
         return None
-    return min(r.window_end_ns for r in ranks) - max(r.window_start_ns for r in ranks)
+    begins = _begins(ranks, clocks)
+    return min(begin + rank.window for begin, rank in zip(begins, ranks, strict=True)) - max(begins)
 
 
 def _warnings(
@@ -319,8 +385,9 @@ def _rows(
     labels: Sequence[str],
     evidence: Sequence[Evidence],
     notable: set[str],
+    begins: Sequence[int],
 ) -> list[RankRow]:
-    first = min((rank.window_start_ns for rank in ranks), default=0)
+    first = min(begins, default=0)
     waited: Counter[int] = Counter()
     last: Counter[int] = Counter()
     lateness: dict[int, int] = {}
@@ -343,7 +410,7 @@ def _rows(
             pod=rank.identity.pod,
             window=rank.window,
             window_start_at=timestamp(rank.window_start_ns),
-            starts_after=rank.window_start_ns - first,
+            starts_after=begins[index] - first,
             late_start=artifact is not None and artifact.late_start,
             main_thread=rank.main_thread,
             parts=rank.parts,

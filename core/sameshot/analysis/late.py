@@ -164,7 +164,7 @@ def judge(
     if not long:
         return _moment(ranks, usable, common)
     found = [_judged(ranks, one) for one in long]
-    named = _merged(ranks, [late for judged in found for late in judged.named])
+    named = _merged(ranks, [late for judged in found for late in judged.named], [one.arrivals for one in usable])
     unexplained = [label for judged in found for label in judged.unexplained]
     if not named and not unexplained and not any(one.per_step for one in long):
         moment = _moment(ranks, usable, common)
@@ -359,7 +359,9 @@ def _root(evidence: Evidence, row: int) -> tuple[int, Cause]:
     return root, CAUSES[cause]
 
 
-def _merged(ranks: Sequence[RankSummary], candidates: Sequence[_Candidate]) -> list[LateRank]:
+def _merged(
+    ranks: Sequence[RankSummary], candidates: Sequence[_Candidate], streams: Sequence[Arrivals]
+) -> list[LateRank]:
     """One entry per rank that is to blame, latest first; ranks that only passed on a delay are not named."""
     own: dict[int, _Candidate] = {}
     for found in candidates:
@@ -383,7 +385,28 @@ def _merged(ranks: Sequence[RankSummary], candidates: Sequence[_Candidate]) -> l
             )
             own[found.root] = msgspec.structs.replace(found, late=late, index=found.root)
     ordered = sorted(own.values(), key=lambda c: (-c.late.lateness_per_step, c.index))
-    return [found.late for found in ordered[:_MOST_NAMED]]
+    return [_with_victims(found, streams) for found in ordered[:_MOST_NAMED]]
+
+
+def _with_victims(found: _Candidate, streams: Sequence[Arrivals]) -> LateRank:
+    """Whom a rank keeps waiting in all groups, directly or through others, and for how long in all."""
+    victims: set[int] = set()
+    waiting = 0
+    for one in streams:
+        at = np.flatnonzero(one.significant & (one.root == found.index))
+        if len(at):
+            waits = one.wait[:, at]
+            waiting += int(waits.sum())
+            victims.update(one.found.ranks[row] for row in np.flatnonzero((waits > one.noise).any(axis=1)).tolist())
+    late = found.late
+    victims.discard(found.index)
+    if not victims:
+        return late
+    inside = late.victims or 0
+    more = f"; {len(victims)} ranks in all wait for it, in several groups" if len(victims) > inside else ""
+    return msgspec.structs.replace(
+        late, victims=max(len(victims), inside), waiting=waiting, sentence=f"{late.sentence}{more}"
+    )
 
 
 def _reason(judged: _Judged, named: list[LateRank], unexplained: list[str], *, groups: int) -> str:
@@ -414,59 +437,85 @@ def _moment(ranks: Sequence[RankSummary], usable: Sequence[Evidence], common: in
     longest = max(usable, key=lambda one: one.lateness.shape[1])
     few = f"Only {_units(longest)} could be matched on all ranks; a verdict takes {_LEAST_STEPS}."
     everything = sum(int(one.total_wait.sum()) for one in usable)
-    best: tuple[int, Evidence, int] | None = None
-    for one in usable:
-        if one.source == "gloo" or not one.arrivals.complete:
-            continue
-        cost = np.where(one.arrivals.significant, one.arrivals.wait.sum(axis=0), 0)
-        column = int(cost.argmax())
-        if best is None or cost[column] > best[0]:
-            best = (int(cost[column]), one, column)
+    episodes = [
+        episode
+        for one in usable
+        if one.source != "gloo" and one.arrivals.complete
+        for episode in _episodes(one.arrivals)
+    ]
+    best = max(episodes, key=lambda episode: episode.cost, default=None)
     floor = max(_FLOOR["nccl"], _SHARE_OF_WINDOW * (common or 0))
-    if best is None or best[0] < _SHARE_OF_WAITING * everything:
+    if best is None or best.cost < _SHARE_OF_WAITING * everything or best.each < floor:
         return _open(few, usable)
-    cost_ns, one, column = best
-    arrivals = one.arrivals
-    if np.median(arrivals.wait[:, column]) < floor:
-        return _open(few, usable)
-    index = int(arrivals.root[column])
+    one = next(one for one in usable if one.arrivals is best.arrivals)
+    arrivals, first = best.arrivals, int(best.columns[0])
+    index = int(arrivals.root[first])
     rank = ranks[index]
     victims = len(one.ranks) - 1
-    longest_wait = int(arrivals.wait[:, column].max())
-    cause = CAUSES[int(arrivals.root_cause[column])]
-    where = _where(arrivals, np.asarray([column])) or arrivals.where
+    cause = CAUSES[int(arrivals.root_cause[first])]
+    where = _where(arrivals, best.columns) or arrivals.where
+    times = len(best.columns)
+    kind = where.partition(",")[0]
+    rests = "that one collective" if times == 1 else f"those {times} collectives in a row"
     late = LateRank(
         label=rank.label,
         rank=rank.identity.rank,
         node=rank.identity.node,
-        lateness_per_step=int(arrivals.lateness[column]),
+        lateness_per_step=int(arrivals.lateness[best.columns].sum()),
         share_of_step=0.0,
         late_in_share=round(float((arrivals.significant & (arrivals.root == index)).mean()), 3),
         cause=cause,
         excess=None,
         python=None,
         confidence=Confidence.LOW if one.assumes_clocks or cause is Cause.UNKNOWN else Confidence.MEDIUM,
-        sentence=f"{_name(rank)} is late: {_others(victims)} {ms(cost_ns)} in all for it (up to {ms(longest_wait)} "
-        f"each) in one {where.partition(',')[0]}; this rests on that one collective",
-        lost=_lost_at(arrivals, column) if index == one.ranks[int(arrivals.last[column])] else None,
+        sentence=f"{_name(rank)} is late: {_others(victims)} {ms(best.cost)} in all for it (up to {ms(best.longest)} "
+        f"each) in {'one' if times == 1 else times} {kind}; this rests on {rests}",
+        lost=_lost_at(arrivals, first) if index == one.ranks[int(arrivals.last[first])] else None,
         victims=victims,
-        waiting=cost_ns,
+        waiting=best.cost,
         collective=where,
-        collectives=1,
+        collectives=times,
     )
-    share = percent(cost_ns / everything)
     return Lateness(
         verdict=Verdict.LATE,
-        reason=f"One moment makes up {share} of all waiting at {count(one.collectives, 'matched collective')}; with "
-        f"{_units(longest)} nobody can say whether it is steady.",
+        reason=f"One moment makes up {percent(best.cost / everything)} of all waiting at "
+        f"{count(one.collectives, 'matched collective')}; with {_units(longest)} nobody can say whether it is steady.",
         ranks=(late,),
         rests_on_ranks=len(one.ranks),
         rests_on_steps=longest.lateness.shape[1],
-        rests_on_collectives=1,
+        rests_on_collectives=times,
         step_time=longest.step_time,
         threshold=int(floor),
         method=METHOD,
     )
+
+
+class _Episode(msgspec.Struct, frozen=True):
+    """Collectives after each other to which the same rank came last for the same reason."""
+
+    arrivals: Arrivals
+    columns: Ints
+    cost: int  # waiting of all others
+    each: float  # of it really lost, on a typical rank
+    longest: int  # on the one that waited longest
+
+
+def _episodes(one: Arrivals) -> list[_Episode]:
+    at = np.flatnonzero(one.significant)
+    if not len(at):
+        return []
+    same = (np.diff(at) == 1) & (np.diff(one.root[at]) == 0) & (np.diff(one.root_cause[at]) == 0)
+    lost = one.lost
+    return [
+        _Episode(
+            one,
+            columns,
+            int(one.wait[:, columns].sum()),
+            float(np.median(lost[:, columns].sum(axis=1))),
+            int(one.wait[:, columns].sum(axis=1).max()),
+        )
+        for columns in np.split(at, np.flatnonzero(~same) + 1)
+    ]
 
 
 def _lost_at(arrivals: Arrivals, column: int) -> Lost | None:

@@ -2,10 +2,10 @@
 
     wait_i = dur_i - min_j dur_j        the rank with the shortest duration came last, the others are its victims
 
-Only where durations tell: all_reduce, all_gather, reduce_scatter and barrier always; an all-to-all (or a send/receive
-kernel, which is how NCCL runs one) only if every rank of the group takes part and all leave it together, as with equal
-parts. Broadcast, reduce, gather, scatter and point-to-point: ranks may leave early, a wait there is a dependency (a
-pipeline bubble), and nobody is blamed.
+Only where durations tell: all_reduce, all_gather, reduce_scatter and barrier always; an all-to-all (or a SendRecv
+kernel of which nothing else is recorded: that is how NCCL runs one) only if every rank of the group takes part and all
+leave it together, as with equal parts. Broadcast, reduce, gather, scatter and point-to-point: ranks may leave early, a
+wait there is a dependency (a pipeline bubble), and nobody is blamed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _TOGETHER = 50_000  # ns within which all ranks leave an all-to-all of equal par
 _LEAST_TO_COMPARE = 3  # collectives; fewer cannot tell a clock's offset from a difference of ends
 _MOST_FOLLOWED = 20_000
 _SHARE_OF_OTHER = 0.5
-
-_MAYBE_SYMMETRIC = (Collective.ALL_TO_ALL.value, Collective.SEND_RECV.value)
 
 
 class Arrivals(msgspec.Struct, frozen=True):
@@ -142,7 +140,14 @@ def _telling(ranks: Sequence[RankSummary], found: Matched, size: int | None) -> 
     """Columns of `found` whose durations tell who came last."""
     kinds = [signature.partition(" ")[0] for signature in found.signatures]
     certain = found.is_symmetric
-    maybe = np.asarray([kind in _MAYBE_SYMMETRIC for kind in kinds], dtype=np.bool_)
+    # A message that is recorded as a send or receive is one; a kernel of that name alone may be an all-to-all.
+    maybe = np.asarray(
+        [
+            kind == Collective.ALL_TO_ALL or text == Collective.SEND_RECV
+            for kind, text in zip(kinds, found.signatures, strict=True)
+        ],
+        dtype=np.bool_,
+    )
     if maybe.any() and size is not None and len(found.ranks) >= size > 2:
         certain = certain | (maybe & _leave_together(ranks, found))
     return np.flatnonzero(certain & found.complete)
@@ -240,6 +245,11 @@ def _waited_before(
 def waiting(streams: Sequence[Arrivals]) -> int | None:
     """All waiting at matched collectives, summed over ranks, in ns; None where nothing tells."""
     return int(sum(int(one.wait.sum()) for one in streams)) if streams else None
+
+
+def exposed_waiting(streams: Sequence[Arrivals]) -> int | None:
+    """What of it was really lost, as far as that is known (see `Arrivals.lost`)."""
+    return int(sum(int(one.lost.sum()) for one in streams)) if streams else None
 
 
 def stragglers(ranks: Sequence[RankSummary], streams: Sequence[Arrivals], labels: Sequence[str]) -> list[Straggler]:

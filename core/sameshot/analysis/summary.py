@@ -19,6 +19,7 @@ from sameshot.analysis.measures import (
     Confidence,
     CopyRow,
     DataWait,
+    DeviceParts,
     DeviceTimes,
     Group,
     HostBound,
@@ -89,7 +90,7 @@ class Steps(msgspec.Struct, frozen=True, rename=ns("edges")):
     note: str
     edges: tuple[int, ...] = ()
     parts: tuple[PartTimes, ...] = ()  # the main thread in each step
-    device: tuple[DeviceTimes, ...] = ()  # the devices in each step; empty without any
+    device: tuple[DeviceParts, ...] = ()  # the devices in each step; empty without any
 
     @property
     def count(self) -> int:
@@ -383,6 +384,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename=ns("common_windo
     waiting: int | None = msgspec.field(
         name="waiting_ns", default=None
     )  # all waiting at matched collectives, summed over ranks
+    # Of that, nothing else ran beside it.
+    waiting_exposed: int | None = msgspec.field(name="waiting_exposed_ns", default=None)
     bandwidth: tuple[BandwidthRow, ...] = ()
     slow_links: tuple[SlowLink, ...] = ()
     imbalance: tuple[Imbalance, ...] = ()
