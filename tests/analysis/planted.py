@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -40,8 +41,13 @@ def _mapped(run: Run, rank: int) -> RankSummary:
     )
 
 
-def manifest_for(run: Run, ranks: list[RankSummary]) -> Manifest:
-    """A manifest of all ranks of the job; what it says of the files is not looked at."""
+def manifest_for(run: Run, ranks: Sequence[RankSummary]) -> Manifest:
+    """A manifest of all ranks of the job."""
+    return manifest_of_ranks(ranks, run.job.world)
+
+
+def manifest_of_ranks(ranks: Sequence[RankSummary], world_size: int | None = None) -> Manifest:
+    """A manifest of these ranks; what it says of the files is not looked at."""
     return manifest_of(
         [
             Target(
@@ -60,7 +66,7 @@ def manifest_for(run: Run, ranks: list[RankSummary]) -> Manifest:
             )
             for rank in ranks
         ],
-        world_size=run.job.world,
+        world_size=world_size,
     )
 
 

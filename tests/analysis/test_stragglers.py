@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from gloo_job import manifest_of
+from hand_made import group, rank, reduced, stream
 from test_real_traces import target_of
 
 from sameshot.analysis import RankSummary, Summary, map_rank, reduce_ranks
@@ -74,5 +76,72 @@ def test_two_of_128_ranks_get_no_verdict(shared_data: Path) -> None:
     assert summary.slow_links == ()
 
 
-def named(summary: Summary) -> list[tuple[int | None, Cause]]:
-    return [(rank.rank, rank.cause) for rank in summary.late.ranks]
+# ---- which collectives tell anything, by hand
+
+CALLS = 10
+ENDS = [10_000.0 + 10_000 * k + 37 * k * k for k in range(CALLS)]  # µs
+LATE = [900.0, 40.0, 700.0, 800.0]  # rank 1 comes last
+
+
+def job(
+    signature: str, durs: list[float], *, ends: list[list[float]] | None = None, name: str | None = "1", source: int = 4
+) -> Summary:
+    """Four ranks, ten collectives of one kind; `ends` per rank, else they all end together."""
+    key = "group 1 [0, 1, 2, 3]" if name else "communication stream 0"
+    return reduced(
+        [
+            rank(
+                number,
+                [stream(key, [signature] * CALLS, ends[number] if ends else ENDS, [dur] * CALLS)],
+                [group(key, source, name)],
+            )
+            for number, dur in enumerate(durs)
+        ]
+    )
+
+
+def last(summary: Summary) -> dict[str, tuple[int, int]]:
+    return {one.label: (one.last, one.of) for one in summary.stragglers}
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter", "barrier", "all_to_all"])
+def test_the_shortest_record_is_that_of_who_came_last(kind: str) -> None:
+    summary = job(f"{kind} 1000 Float", LATE)
+    assert last(summary) == {"rank 1": (CALLS, CALLS)}
+    assert summary.waiting == CALLS * (860 + 660 + 760) * US
+    assert summary.stragglers[0].caused == summary.waiting
+    assert summary.stragglers[0].share == 1.0
+
+
+@pytest.mark.parametrize("kind", ["broadcast", "reduce", "gather", "scatter", "send_recv", "other"])
+def test_a_wait_that_is_a_dependency_blames_nobody(kind: str) -> None:
+    summary = job(f"{kind} 1000 Float", LATE)
+    assert summary.stragglers == ()
+    assert summary.waiting is None
+    assert summary.late.ranks == ()
+    assert "No symmetric collective" in summary.late.reason
+
+
+def test_an_all_to_all_of_unequal_parts_gives_no_verdict_from_durations_alone() -> None:
+    assert job("all_to_allv Float", LATE).stragglers == (), "split sizes were recorded"
+    apart = [[end + 400.0 * number * (k % 3) for k, end in enumerate(ENDS)] for number in range(4)]
+    summary = job("all_to_all", LATE, ends=apart)
+    assert summary.late.ranks == ()
+    assert sum(one.last for one in summary.stragglers) < CALLS, "those that not all ranks left together tell nothing"
+
+
+def test_a_send_receive_kernel_is_an_all_to_all_only_if_all_ranks_leave_it_together() -> None:
+    assert last(job("send_recv", LATE, name=None)) == {"rank 1": (CALLS, CALLS)}
+    apart = [[end + 400.0 * number * (k % 2) for k, end in enumerate(ENDS)] for number in range(4)]
+    assert last(job("send_recv", LATE, name=None, ends=apart)).get("rank 1", (0, 0))[0] < CALLS
+    assert last(job("send_recv", LATE, source=5)) == {}, "a rank of the group was not recorded"
+
+
+def test_nobody_came_last_by_less_than_the_noise() -> None:
+    summary = job("all_reduce 1000 Float", [60.0, 40.0, 70.0, 65.0])
+    assert summary.stragglers == ()
+    assert summary.waiting == CALLS * (20 + 30 + 25) * US, "it is waiting all the same"
+
+
+def test_of_two_that_come_last_together_neither_is_picked() -> None:
+    assert job("all_reduce 1000 Float", [900.0, 40.0, 45.0, 800.0]).stragglers == ()

@@ -28,7 +28,7 @@ from sameshot.analysis.text import count, percent, size
 _SLOW = 0.7  # of what others like it reach
 _SLOW_OF_TWO = 0.5  # where there is only one to compare with
 _LEAST_CALLS = 3
-_NOISE = 50_000  # ns; a transfer that is longer by less proves nothing
+_NOISE = 20_000  # ns; ends differ by up to 30 µs in one call, their median over calls by less
 _MOST_LINKS = 16
 _MANY = 16
 
