@@ -77,7 +77,12 @@ def _stacked(parts: Iterable[tuple[int | None, Columns]]) -> Columns:
     filled = [each for each in sized if each[2]]
     if not filled:
         return {"rank": []}
-    table: Columns = {"rank": [rank for rank, _, length in filled for _ in range(length)]}
+    ranks = [rank for rank, _, _ in filled]
+    lengths = [length for _, _, length in filled]
+    if None in ranks:
+        table: Columns = {"rank": [rank for rank, length in zip(ranks, lengths, strict=True) for _ in range(length)]}
+    else:
+        table = {"rank": np.repeat(np.array(ranks, dtype=np.int64), lengths)}
     for name in filled[0][1]:
         columns = [part[name] for _, part, _ in filled]
         arrays = all(isinstance(column, np.ndarray) for column in columns)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.frame import Frame
@@ -112,13 +113,38 @@ def _arrow(name: str, columns: Columns) -> pa.Table:
 
     order = list(columns)
     order += [c for c in (*_KEYS.get(name, ("rank",)), *_TEXTS.get(name, ()), *_FLOATS[name]) if c not in columns]
-    return pa.table({column: _array(column, columns.get(column, []), _FLOATS[name]) for column in order})
+    arrays = [_array(column, columns.get(column, []), _FLOATS[name]) for column in order]
+    return pa.Table.from_arrays(arrays, names=order)
 
 
 def _array(name: str, values: Any, floats: Sequence[str]) -> pa.Array:
+    if name in floats:
+        return _numbers(values, np.float64)
+    return _numbers(values, np.int64) if name in _INTS else _strings(values)
+
+
+# Plain buffers, because pyarrow's own conversions import pandas where it is installed (0.2 s of CPU).
+
+
+def _numbers(values: Any, dtype: type[np.generic]) -> pa.Array:
+    """What is no number of that kind is null."""
     import pyarrow as pa
 
-    kind = pa.float64() if name in floats else pa.int64() if name in _INTS else pa.string()
-    if name in _INTS and isinstance(values, list):
-        values = [value if isinstance(value, int) else None for value in values]
-    return pa.array(values, type=kind)
+    kind = pa.from_numpy_dtype(dtype)
+    if isinstance(values, np.ndarray):
+        return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values.astype(dtype))])
+    wanted = (int, float) if dtype is np.float64 else int
+    known = np.array([isinstance(value, wanted) for value in values], dtype=np.bool_)
+    filled = np.array([value if ok else 0 for value, ok in zip(values, known.tolist(), strict=True)], dtype=dtype)
+    validity = np.packbits(known, bitorder="little")
+    return pa.Array.from_buffers(kind, len(values), [pa.py_buffer(validity), pa.py_buffer(filled)])
+
+
+def _strings(values: Sequence[str]) -> pa.Array:
+    import pyarrow as pa
+
+    encoded = [value.encode("utf-8", "replace") for value in values]
+    offsets = np.zeros(len(encoded) + 1, dtype=np.int32)
+    np.cumsum([len(each) for each in encoded], out=offsets[1:])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded))]
+    return pa.Array.from_buffers(pa.string(), len(encoded), buffers)
