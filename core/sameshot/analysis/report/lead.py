@@ -38,7 +38,7 @@ def missing(view: View) -> Notice | None:
                         (
                             Cell(m.target_id if m.rank is None else f"rank {m.rank}", css="tight"),
                             Cell(m.where or m.target_id, css="tight"),
-                            Cell(m.reason, css="mono"),
+                            Cell(m.reason, css="mono tight"),
                             Cell(m.detail, css="wide"),
                         )
                     )

@@ -27,7 +27,7 @@ def png(cells: npt.NDArray[np.uint8], palette: tuple[Colour, ...]) -> bytes:
             _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
             _chunk(b"PLTE", b"".join(bytes(colour[:3]) for colour in palette)),
             _chunk(b"tRNS", bytes(colour[3] for colour in palette)),
-            _chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)),
+            _chunk(b"IDAT", zlib.compress(lines.tobytes(), 6)),
             _chunk(b"IEND", b""),
         )
     )

@@ -42,8 +42,9 @@ class View:
         """Fewer still, to be looked at closely."""
         named = [rank for rank in self.shown if rank.label in self.late or rank.label in self.costly][:12]
         others = [rank for rank in self.shown if rank not in named]
-        room = max(16 - len(named), 4)
-        return sorted([*named, *others[:: max(len(others) // room, 1)][:room]], key=self.summary.ranks.index)
+        room = min(max(16 - len(named), 4), len(others))
+        spread = {round(i * (len(others) - 1) / max(room - 1, 1)) for i in range(room)}
+        return sorted([*named, *(others[i] for i in spread)], key=self.summary.ranks.index)
 
     @functools.cached_property
     def costly(self) -> frozenset[str]:

@@ -100,6 +100,7 @@ def _caused(view: View) -> Bars:
     top = view.stragglers[:12]
     rest = view.stragglers[12:]
     causes = [str(cause) for cause in words.CAUSES if any(cause in _causes(view, s) for s in top)]
+    why = causes != ["unknown"]
     return Bars(
         "stragglers",
         "Waiting that each rank caused, the costliest first",
@@ -122,10 +123,10 @@ def _caused(view: View) -> Bars:
             )
             for s in top
         ),
-        legend=tuple(Legend(f"why-{cause}", words.title_of(cause, words.CAUSES)) for cause in causes),
+        legend=tuple(Legend(f"why-{cause}", words.title_of(cause, words.CAUSES)) for cause in causes if why),
         numbers=False,
-        note="Waiting that each rank caused, by why it was late, summed over the ranks that waited for it."
-        + (f" The other {len(rest)} together: {ms(sum(s.caused for s in rest))}." if rest else ""),
+        note=f"Waiting that each rank caused{', by why it was late' if why else ''}, summed over the ranks that waited "
+        "for it." + (f" The other {len(rest)} together: {ms(sum(s.caused for s in rest))}." if rest else ""),
     )
 
 

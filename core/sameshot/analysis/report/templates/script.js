@@ -124,19 +124,11 @@
     });
   }
 
-  // A link to evidence opens what it points at, and looks for the rank it is about.
-  const reveal = (id) => {
-    for (let at = document.getElementById(id); at; at = at.parentElement) if (at.tagName === "DETAILS") at.open = true;
-  };
+  // A link to evidence looks for the rank it is about. (Browsers open the <details> that a fragment lies in.)
   document.addEventListener("click", (event) => {
     const link = event.target.closest?.("a[href^='#']");
-    if (!link) return;
-    const id = decodeURIComponent(link.hash.slice(1));
-    reveal(id);
-    tables.get(id)?.(link.dataset.find ?? "");
+    if (link) tables.get(decodeURIComponent(link.hash.slice(1)))?.(link.dataset.find ?? "");
   });
-  addEventListener("hashchange", () => reveal(location.hash.slice(1)));
-  reveal(location.hash.slice(1));
   addEventListener("beforeprint", () => { for (const details of all("details")) details.open = true; });
 
   // Pictures: what is under the pointer, or under a cursor that the arrow keys move.
@@ -194,10 +186,9 @@
       event.preventDefault();
       const height = pixels.height / lanes.length;
       const step = Math.max(1, Math.round(pixels.width / (event.shiftKey ? 12 : 120)));
-      const half = Number(figure.dataset.bands);
       at.x = Math.max(0, Math.min(pixels.width - 1, at.x + move[0] * step));
       const lane = Math.max(0, Math.min(lanes.length - 1, Math.floor(at.y / height) + move[1] * (event.shiftKey ? 10 : 1)));
-      at.y = Math.floor(lane * height + height / (half > 1 ? 4 : 2.5));
+      at.y = Math.floor(lane * height + height / 2.5);
       Object.assign(cursor.style, { left: `${(100 * at.x) / pixels.width}%`, top: `${(100 * lane) / lanes.length}%`, width: "5px", height: `${100 / lanes.length}%` });
       cursor.hidden = false;
       tell();
