@@ -22,12 +22,14 @@ def ms(ns: float) -> str:
 
 def percent(share: float) -> str:
     """A share of one as percent; small ones keep a digit, and nothing above zero is shown as zero."""
+    if share < 0:
+        return f"−{percent(-share)}"
     value = 100 * share
     if not value:
         return "0 %"
-    if 0 < abs(value) < 0.1:
+    if value < 0.1:
         return "< 0.1 %"
-    return f"{value:.1f} %" if abs(value) < 9.95 else f"{value:.0f} %"
+    return f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
 
 
 def count(number: int, noun: str) -> str:

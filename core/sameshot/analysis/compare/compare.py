@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 
 import sameshot
 from sameshot.analysis.compare import samples
-from sameshot.analysis.compare.change import Change, Comparison, Outcome, change, relevant_ns, settled
+from sameshot.analysis.compare.change import LEAST, Change, Comparison, Outcome, change, relevant_ns, settled
 from sameshot.analysis.compare.samples import (
     DEVICE_PARTS,
     Named,
@@ -20,11 +20,13 @@ from sameshot.analysis.compare.samples import (
     part_per_step,
 )
 from sameshot.analysis.job import PART_WORDS
+from sameshot.analysis.measures import Spread
 from sameshot.analysis.summary import CollectiveRow, Part, RankSummary, Summary, Verdict
 from sameshot.analysis.text import count, ms, percent
 
 _MOST_ROWS = 50
 _Z95 = 1.96
+_P10_TO_P90 = 2.563  # in σ of a normal distribution
 _TOLD = 4  # changes that a sentence names
 
 DEVICE_WORDS = {
@@ -87,24 +89,31 @@ def _parts(
 
 
 def _waits(before: Side, after: Side, relevant: float) -> Iterator[Change]:
-    """Data wait, host-bound time and waiting for late ranks: their noise is that of ranks, not of steps."""
-    for name, value in _WAITS:
-        was, now = (
-            np.asarray(
-                [found / side.steps_done([rank]) for rank in side.stepped if (found := value(rank)) is not None],
-                dtype=np.float64,
-            )
-            for side in (before, after)
-        )
-        if len(was) and len(now) and (was.any() or now.any()):
-            yield change(name, "per rank", "step", was, now, relevant=relevant)
+    """Data wait that the GPU felt, by its spread over steps, and host-bound time, of which only the sum is known.
+
+    (Data wait of the main thread is one of its parts.)
+    """
+    sides = (before, after)
+    felt = [[w.felt_per_step for rank in side.stepped if (w := rank.data_wait) and w.felt_per_step] for side in sides]
+    if all(felt):
+        yield _of_spreads("data wait that the GPU felt", felt[0], felt[1], relevant)
+    bound = [
+        [rank.host_bound.total / side.steps_done([rank]) for rank in side.stepped if rank.host_bound] for side in sides
+    ]
+    if all(bound):
+        was, now = (np.asarray(values, dtype=np.float64) for values in bound)
+        yield change("GPU waits for the launching thread", "per rank", "step", was, now, relevant=relevant)
 
 
-_WAITS: tuple[tuple[str, Callable[[RankSummary], int | None]], ...] = (
-    ("data wait", lambda rank: None if rank.data_wait is None else rank.data_wait.raw),
-    ("data wait that the GPU felt", lambda rank: None if rank.data_wait is None else rank.data_wait.felt),
-    ("GPU waits for the launching thread", lambda rank: None if rank.host_bound is None else rank.host_bound.total),
-)
+def _of_spreads(measure: str, before: Sequence[Spread], after: Sequence[Spread], relevant: float) -> Change:
+    """Medians, averaged over ranks; σ of a step's value from the distance of its 10th and 90th percentile."""
+    centres, variances, counts = [], [], []
+    for spreads in (before, after):
+        centres.append(float(np.mean([one.median for one in spreads])))
+        counts.append(min(one.count for one in spreads))
+        variances.append(float(np.mean([((one.p90 - one.p10) / _P10_TO_P90) ** 2 for one in spreads])) / counts[-1])
+    noise = _Z95 * float(np.sqrt(sum(variances))) if min(counts) >= LEAST else None
+    return settled(measure, "per rank", "step", centres[0], centres[1], noise, (counts[0], counts[1]), relevant)
 
 
 def _ranks(before: Side, after: Side, relevant: float) -> Iterator[Change]:

@@ -19,9 +19,7 @@ _OUTCOMES = {
     Outcome.UNKNOWN: ("can't be said", "open"),
 }
 
-_COLUMNS = (
-    Column("Measure"),
-    Column("Where"),
+_NUMBERS = (
     Column("Before", numeric=True, unit="ns"),
     Column("After", numeric=True, unit="ns"),
     Column("Change", numeric=True, unit="ns"),
@@ -76,11 +74,12 @@ def _lead(found: Comparison) -> list[Block]:
         Notice("missing" if found.incomplete and not number else "warning", "", warning)
         for number, warning in enumerate(found.warnings[:-1])
     ]
+    title, colon, rest = found.sentences[0].partition(": ")
     blocks.append(
         Answer(
             grade={"bad": "bad", "good": "good"}.get(_grade(found), "open"),
-            title=found.sentences[0],
-            paragraphs=tuple(f"{sentence}." for sentence in found.sentences[1:]),
+            title=title,
+            paragraphs=(*((f"{rest}.",) if colon else ()), *(f"{sentence}." for sentence in found.sentences[1:])),
         )
     )
     if found.step is not None:
@@ -106,39 +105,47 @@ def _sections(found: Comparison) -> list[Section]:
     sections = [
         _section("parts", "Where a step's time goes", found.parts, "Averages over all ranks with known steps."),
         _section("waits", "Waiting", found.waits, "Averages over ranks, per step."),
-        _section("ranks", "Single ranks", found.ranks, "Only what changed by more than noise."),
-        _section("kernels", "Kernels", found.kernels, "Per step and rank."),
-        _section("operators", "Operators", found.operators, "Self time per step and rank, of each rank's largest."),
-        _section("collectives", "Collectives", found.collectives, "Per call, for kinds and sizes matched in both."),
+        _section("ranks", "Single ranks", found.ranks, "Only what changed by more than noise.", both=True),
+        _section("kernels", "Kernels", found.kernels, "Per step and rank.", named="Kernel"),
+        _section("operators", "Operators", found.operators, "Self time of each rank's largest.", named="Operator"),
+        _section("collectives", "Collectives", found.collectives, "Per call, where both matched them.", both=True),
     ]
     for ident, title, names in (
         ("appeared", "Kernels that only the later capture has", found.appeared),
         ("vanished", "Kernels that only the earlier capture has", found.vanished),
     ):
         if names:
-            sections.append(Section(ident, title, (Text(names, points=True),), short=title.split(" that")[0]))
+            sections.append(Section(ident, title, (Text(names, points=True),)))
     caveat = Section("noise", "What noise means here", (Text((found.warnings[-1],)),))
     return [section for section in sections if section is not None] + [caveat]
 
 
-def _section(ident: str, title: str, changes: Sequence[Change], note: str) -> Section | None:
+def _section(
+    ident: str, title: str, changes: Sequence[Change], note: str, *, named: str = "", both: bool = False
+) -> Section | None:
+    """`named`: rows are of one measure each, called by where it was; `both`: measure and place differ."""
     if not changes:
         return None
+    heads = (Column("Measure"), Column("Where")) if both else (Column(named or "Measure"),)
     table = Table(
         ident=f"t-{ident}",
         caption=f"{title}: the largest differences first",
-        columns=_COLUMNS,
-        rows=tuple(_row(one) for one in changes),
+        columns=(*heads, *_NUMBERS),
+        rows=tuple(_row(one, _heads(one, named=bool(named), both=both)) for one in changes),
     )
     return Section(ident, title, (table,), note=note, short=title)
 
 
-def _row(one: Change) -> Row:
+def _heads(one: Change, *, named: bool, both: bool) -> tuple[Cell, ...]:
+    measure, where = Cell(one.measure, one.measure), Cell(one.where, one.where)
+    return (measure, where) if both else (where,) if named else (measure,)
+
+
+def _row(one: Change, heads: tuple[Cell, ...]) -> Row:
     word, css = _OUTCOMES[one.outcome]
     return Row(
         (
-            Cell(one.measure, one.measure),
-            Cell(one.where, one.where),
+            *heads,
             _time(one.before),
             _time(one.after),
             _time(one.delta),

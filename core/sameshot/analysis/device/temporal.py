@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from sameshot.analysis.device.work import Work
-from sameshot.analysis.intervals import Spans
-from sameshot.analysis.measures import DeviceTimes
+from sameshot.analysis.intervals import Ints, Spans
+from sameshot.analysis.measures import DeviceParts, DeviceTimes
 
 
 class Occupancy(msgspec.Struct, frozen=True):
@@ -53,3 +53,11 @@ def device_times(work: Work, found: Occupancy, window: tuple[int, int]) -> Devic
         overlapped=found.communication - (kernels - compute),
         hidden_memory=found.memory - (busy - kernels),
     )
+
+
+def device_parts(found: Occupancy, edges: Ints) -> tuple[DeviceParts, ...]:
+    """The same between neighbouring edges (training steps)."""
+    compute, kernels, busy = (spans.within(edges) for spans in (found.compute, found.kernels, found.busy))
+    idle = np.diff(edges) - busy
+    columns = zip(compute.tolist(), (kernels - compute).tolist(), (busy - kernels).tolist(), idle.tolist(), strict=True)
+    return tuple(DeviceParts(*values) for values in columns)
