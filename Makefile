@@ -2,7 +2,8 @@
 #
 #   make demo        a real two-node training job, captured twice while it runs (demo-out/report.html)
 #   make test        unit, property and live-capture tests, under 10 minutes on 2 cores
-#   make test-full   the slow and large rest: repeated runs, 2 GiB files, faults
+#   make test-full   the slow and large rest: repeated runs, 2 GiB files, faults, the report in a browser
+#   make browser     Chromium for those tests, from Debian's packages (as root); without it they skip and say so
 #   make lint        ruff, mypy (3.11, 3.12, 3.13), import layers, generated code is current
 #   make bench       speed and memory, as ratios measured in one run (docs/performance.md)
 
@@ -16,7 +17,7 @@ READY := $(VENV)/.ready
 # With ARGS that choose tests of one kind only, pytest says of the other kind that there are none (exit code 5).
 NONE_CHOSEN := { test $$? -eq 5 && test -n "$(ARGS)"; }
 
-.PHONY: demo test test-full lint bench constraints generate clean
+.PHONY: demo test test-full browser lint bench constraints generate clean
 
 demo: $(READY)
 	$(BIN)/sameshot demo --out demo-out $(if $(KEEP),--keep) $(ARGS)
@@ -28,6 +29,10 @@ test: $(READY)
 
 test-full: $(READY)
 	$(BIN)/python -m pytest -m full $(ARGS)
+
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
 
 lint: $(READY)
 	$(BIN)/ruff check .
