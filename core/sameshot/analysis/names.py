@@ -108,7 +108,8 @@ def is_fetch(name: str) -> bool:
 # range around it in their loops (seen in public traces: "## data_load ##", "## wait_for_batch ##").
 _LOADER_FRAME = re.compile(r".*dataloader\.py\(\d+\): __next__$")
 _SOUNDS_LIKE_FETCH = re.compile(
-    r"\W*(?:(?:get|next|fetch|load|wait)_?(?:for_)?(?:next_)?(?:batch|data)|data_?(?:load(?:ing|er)?|fetch(?:ing)?|wait))\W*$",
+    r"[\W_]*(?:(?:get|next|fetch|load|wait)_?(?:for_)?(?:next_)?(?:batch|data)"
+    r"|data_?(?:load(?:ing|er)?|fetch(?:ing)?|wait))[\W_]*$",
     re.IGNORECASE,
 )
 
@@ -162,6 +163,22 @@ def is_optimizer_work(name: str) -> bool:
 def is_collective_call(name: str) -> bool:
     """A host event around the launch of device communication."""
     return name.startswith(("c10d::", "nccl:", "record_param_comms"))
+
+
+_GARBAGE_COLLECTION = frozenset({"Python GC", "<built-in function collect>"})
+_LOCK_WAIT = re.compile(
+    r"<built-in method (?:acquire|__enter__) of (?:_thread\.(?:lock|RLock)|_multiprocessing\.SemLock) object"
+)
+
+
+def is_garbage_collection(name: str) -> bool:
+    """What torch 2.13 records of Python's collector (torch/csrc/autograd/profiler_python.cpp), or `gc.collect()`."""
+    return name in _GARBAGE_COLLECTION
+
+
+def is_lock_wait(name: str) -> bool:
+    """Taking one of Python's own locks; the methods of `threading` and `queue` come down to these."""
+    return _LOCK_WAIT.match(name) is not None
 
 
 class Collective(enum.StrEnum):

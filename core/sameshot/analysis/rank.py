@@ -8,10 +8,11 @@ import numpy as np
 
 from sameshot.analysis import communication, device, host
 from sameshot.analysis.data_wait import data_wait, feel, find_fetches
-from sameshot.analysis.device.temporal import occupancy
+from sameshot.analysis.device.temporal import Occupancy, device_parts, occupancy
 from sameshot.analysis.device.work import gather
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.intervals import Spans
+from sameshot.analysis.pauses import pauses
 from sameshot.analysis.steps import find_steps
 from sameshot.analysis.summary import Part, RankSummary, Steps, TraceFacts
 from sameshot.model import Identity
@@ -44,7 +45,7 @@ def summarise(
     felt = feel(frame, work, running, main, fetches)
     on_device = device.measure(frame, window=window, felt=felt.idle, main=main, work=work, found=running)
     traffic = communication.measure(frame, window=window, fetching=spans[Part.DATA_WAIT], working=spans[Part.OPERATORS])
-    steps = _steps(find_steps(frame, main, first), spans, first)
+    steps = _steps(find_steps(frame, main, first), spans, running if frame.device else None, first)
     edges = np.asarray(steps.edges, dtype=np.int64) + first
     oddities = Counter(frame.oddities)
     oddities.update(on_device.oddities)
@@ -79,15 +80,21 @@ def summarise(
         queues=on_device.queues,
         host_bound=on_device.host_bound,
         device_timeline=on_device.device_timeline,
+        pauses=pauses(frame, main, spans[Part.DATA_WAIT]),
         data_wait=data_wait(fetches, felt if frame.device else None, window, edges),
     )
 
 
-def _steps(found: Steps, spans: dict[Part, Spans], first: int) -> Steps:
-    """With the parts of the main thread per step, and edges after the window's start."""
+def _steps(found: Steps, spans: dict[Part, Spans], running: Occupancy | None, first: int) -> Steps:
+    """With what the main thread and the devices did in each step, and edges after the window's start."""
     edges = np.asarray(found.edges, dtype=np.int64)
     if not len(edges):
         return found
     return Steps(
-        found.method, found.confidence, found.note, tuple((edges - first).tolist()), tuple(host.times(spans, edges))
+        found.method,
+        found.confidence,
+        found.note,
+        tuple((edges - first).tolist()),
+        parts=tuple(host.times(spans, edges)),
+        device=() if running is None else device_parts(running, edges),
     )
