@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from gloo_job import manifest_of
 from hand_made import group, rank, reduced, stream
@@ -145,3 +146,35 @@ def test_nobody_came_last_by_less_than_the_noise() -> None:
 
 def test_of_two_that_come_last_together_neither_is_picked() -> None:
     assert job("all_reduce 1000 Float", [900.0, 40.0, 45.0, 800.0]).stragglers == ()
+
+
+def moment(size: int) -> Summary:
+    """Three ranks of a group of `size`; once the first and the third wait 75 ms for the second."""
+    key, ends = "group 1 [some]", [90_000.0 + 95_000 * k + 37 * k * k for k in range(CALLS - 1)]
+    durs = {0: [40.0] * (CALLS - 1), 1: [40.0] * (CALLS - 1), 2: [40.0] * (CALLS - 1)}
+    durs[0][5], durs[2][5] = 75_040.0, 75_040.0
+    signatures = ["all_reduce 1000 Float"] * (CALLS - 1)
+    return reduced([rank(r, [stream(key, signatures, ends, durs[r])], [group(key, size)]) for r in range(3)])
+
+
+def test_a_single_costly_moment_is_named_if_all_ranks_of_the_group_were_compared() -> None:
+    summary = moment(size=3)
+    assert [(late.rank, late.cause) for late in summary.late.ranks] == [(1, Cause.UNKNOWN)]
+    late = summary.late.ranks[0]
+    assert late.waiting == 2 * 75_000 * US
+    assert late.confidence is Confidence.LOW, "one moment, and nothing tells why"
+    assert "rests on that one collective" in late.sentence
+    assert moment(size=4).late.ranks == (), "the fourth may have come later still"
+
+
+def test_a_collective_that_one_rank_did_not_record_tells_nothing() -> None:
+    key = "group 1 [0, 1]"
+    signatures = ["all_reduce 1000 Float"] * CALLS
+    whole, part = stream(key, signatures, ENDS, [500.0] * CALLS), stream(key, signatures, ENDS, [40.0] * CALLS)
+    seq = part.seq or ()
+    columns = {name: getattr(part, name)[:4] + getattr(part, name)[5:] for name in ("signature", "start", "dur")}
+    part = msgspec.structs.replace(part, seq=seq[:4] + seq[5:], **columns)
+    groups = [group(key, 3)]
+    summary = reduced([rank(0, [whole], groups), rank(1, [whole], groups), rank(2, [part], groups)])
+    assert last(summary) == {"rank 2": (CALLS - 1, CALLS - 1)}
+    assert summary.waiting == (CALLS - 1) * 2 * 460 * US
