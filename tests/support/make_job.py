@@ -90,6 +90,7 @@ class GpuJob:
     drift_ppm: float = 0.0  # and drift by up to this, either way
     lag: float = 0.0  # windows begin and end up to this much apart
     missing: float = 0.0  # share of communication events that are not recorded
+    grad_norm: bool = False  # one tiny all_reduce of the whole island before the optimizer: it connects all hosts
     group_args: bool = True
     seq: bool = False
     truncate: int = 30  # ranks that a recorded list holds, as in torch (ParamCommsUtils, kTruncatLength)
@@ -119,7 +120,7 @@ class GpuJob:
 class Family:
     """The process groups of one kind. `group[r]` is the number of rank r's group, `members[g]` its ranks."""
 
-    name: str  # tp, pp or dp: the recorded description
+    name: str  # tp, pp, dp or world: the recorded description
     first: int  # number of the first group's recorded name
     group: Ints
     members: tuple[tuple[int, ...], ...]
@@ -226,6 +227,8 @@ class _Simulation:
                 self._collective("dp", "all_reduce", (4 << 20) if bucket else (3 << 20), waits=False)
         for done in self.m.values():
             self.c = np.maximum(self.c, done)
+        if "world" in self.families:
+            self._collective("world", "all_reduce", 1, waits=True)
         begin = self.h.copy()
         self._op("aten::_foreach_addcdiv_", "kernel", "multi_tensor_apply_kernel", self._wobbled(self._ms(0.4)))
         self._add("annotation", OPTIMIZER, begin, self.h) if job.marks != "none" else None
@@ -380,6 +383,10 @@ def _families(job: GpuJob) -> dict[str, Family]:
             group[members] = np.arange(len(members))[:, None]
             found[name] = Family(name, first, group, tuple(tuple(row) for row in members.tolist()))
             first += len(members)
+    if job.grad_norm:
+        islands = ranks.reshape(job.islands, -1)
+        group = np.repeat(np.arange(job.islands), islands.shape[1])
+        found["world"] = Family("world", first, group, tuple(tuple(row) for row in islands.tolist()))
     return found
 
 

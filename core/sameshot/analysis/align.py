@@ -22,7 +22,7 @@ shifts nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -129,14 +129,22 @@ def sequence(stream: Stream, window_start_ns: int, signatures: dict[str, int]) -
         own=own,
         by_end=by_end,
         seq=seq if seq is not None and len(seq) > 0 and bool((np.diff(seq) > 0).all()) else None,
-        gap=float(np.median(steps)) if len(steps) else 0.0,
+        gap=_median(steps) if len(steps) else 0.0,
     )
 
 
-def pair(reference: Sequence, other: Sequence, *, same_host: bool, known_offset: int | None = None) -> Pairing:
+def pair(
+    reference: Sequence,
+    other: Sequence,
+    *,
+    same_host: bool,
+    known_offset: int | None = None,
+    search: bool = True,
+) -> Pairing:
     """Match two ranks' sequences, or say why that is impossible. Never by the clocks of two hosts: see `by_clocks`.
 
     `known_offset` is how far the other host's clock is ahead of the reference's (ns), if it was measured elsewhere.
+    Without `search` only numbers and known clocks are tried, which costs little.
     """
     if reference.seq is not None and other.seq is not None:
         return _by_number(reference, other)
@@ -144,6 +152,8 @@ def pair(reference: Sequence, other: Sequence, *, same_host: bool, known_offset:
     under = None if known is None else _under(reference, other, known)
     if under is not None and under.residual <= _SURELY:
         return _by_known_clock(under, same_host)
+    if not search:
+        return unmatched("not the same collectives by the clocks that are known" if known is not None else "not tried")
     candidates = _Candidates(reference, other)
     best = candidates.unmistakable()
     if known is None:
@@ -178,6 +188,13 @@ def _pairing(found: Fit, method: str, note: str = "") -> Pairing:
     return Pairing(found.place, method, _prevailing(found.place), round(found.residual), round(found.offset), note)
 
 
+def _median(values: npt.NDArray[Any]) -> float:
+    """np.median of a few values, without its overhead."""
+    ordered = np.sort(values)
+    middle = len(ordered) // 2
+    return float(ordered[middle]) if len(ordered) % 2 else (float(ordered[middle - 1]) + float(ordered[middle])) / 2
+
+
 def _prevailing(place: Ints) -> int:
     at = np.flatnonzero(place >= 0)
     lags, counts = np.unique(place[at] - at, return_counts=True)
@@ -198,8 +215,8 @@ def _by_number(reference: Sequence, other: Sequence) -> Pairing:
     place[here[reference.kind[here] != other.kind[place[here]]]] = -1
     here = np.flatnonzero(place >= 0)
     apart = other.end[place[here]] - reference.end[here]
-    offset = int(np.median(apart))
-    return Pairing(place, "sequence", _prevailing(place), int(np.median(np.abs(apart - offset))), offset)
+    offset = int(_median(apart))
+    return Pairing(place, "sequence", _prevailing(place), int(_median(np.abs(apart - offset))), offset)
 
 
 def _under(reference: Sequence, other: Sequence, offset: int) -> Fit | None:
@@ -234,7 +251,7 @@ def fit(reference: Sequence, other: Sequence, offset: float, tolerance: float) -
     moved_by_index[other.by_end] = moved
     matched = np.flatnonzero(place >= 0)
     apart = (moved_by_index[place[matched]] - reference.end[matched]).astype(np.float64)
-    centre = float(np.median(apart))
+    centre = _median(apart)
     apart = np.abs(apart - centre)
     low, high = max(ours[0], moved[0]) - tolerance, min(ours[-1], moved[-1]) + tolerance
     overlap = int(((ours >= low) & (ours <= high)).sum())
@@ -252,7 +269,7 @@ def fit(reference: Sequence, other: Sequence, offset: float, tolerance: float) -
         cost=float(apart.sum() + penalty) / (len(apart) + missing + contradicted),
         overlap=max(overlap, len(matched)),
         matched=len(matched),
-        residual=float(np.median(apart)),
+        residual=_median(apart),
     )
 
 
@@ -278,12 +295,12 @@ def _line(at: Ints, apart: Ints) -> tuple[float, float]:
     """A robust straight line through the differences: value at 0 and slope. The slope is the one between the medians
     of the first and the last third, which outliers hardly move; with few points it is none."""
     if len(at) < 12:
-        return float(np.median(apart)), 0.0
+        return _median(apart), 0.0
     third = len(at) // 3
-    span = float(np.median(at[-third:]) - np.median(at[:third]))
-    rise = float(np.median(apart[-third:]) - np.median(apart[:third]))
+    span = _median(at[-third:]) - _median(at[:third])
+    rise = _median(apart[-third:]) - _median(apart[:third])
     slope = rise / span if span > 0 else 0.0
-    return float(np.median(apart - slope * at)), slope
+    return _median(apart - slope * at), slope
 
 
 def _fill(
@@ -414,7 +431,7 @@ class _Candidates:
         at = np.flatnonzero(place >= 0)
         apart = (self.other.end[place[at]] - self.reference.end[at]).astype(np.float64)
         apart -= best.slope * (self.reference.end[at] - self.reference.end[0])
-        apart = np.abs(apart - np.median(apart))
+        apart = np.abs(apart - _median(apart))
         differ = self.reference.kind[at] != self.other.kind[place[at]]
         apart[differ] = np.maximum(apart[differ], 0.5 * self.gap)
         return float(apart.mean()), self._contradictions(best, place, best.slope)
@@ -440,7 +457,7 @@ class _Candidates:
             if counts[best] < max(_LEAST_BY_CLOCK, 0.2 * top):
                 break
             inside = differences[best : best + counts[best]]
-            peaks.append(float(np.median(inside)))
+            peaks.append(_median(inside))
             low, high = np.searchsorted(differences, (inside[0] - self.width, inside[-1] + self.width))
             counts[low:high] = 0
         return peaks

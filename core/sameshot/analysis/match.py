@@ -33,7 +33,10 @@ ABSENT = -1
 """Duration of a collective that a rank did not record."""
 
 _REFERENCES = 4  # how many ranks are tried as the one that all others are compared with
-_MOST_GROUPS = 16  # of unnamed streams of one order
+# Of unnamed streams on different hosts: comparisons under known clocks, and searches for an offset.
+_MOST_TRIES = 10_000
+_MOST_SEARCHES = 600
+_MOST_TOLD = 64
 _SLACK = 50_000  # ns by which clocks and records may err where streams are said to overlap
 _APART = 30_000  # ns: median difference of the ends of one NCCL collective; more means that it was another group's
 
@@ -122,12 +125,11 @@ def match_streams(ranks: Listing[RankSummary]) -> tuple[list[Matched], list[Alig
 class _Part:
     """One group under work: its sequences, the reference, and how the others correspond to it."""
 
-    def __init__(self, source: str, key: str, stream: str, sequences: dict[int, Sequence], numbered: list[str]) -> None:
+    def __init__(self, source: str, key: str, stream: str, sequences: dict[int, Sequence]) -> None:
         self.source = source
         self.key = key
         self.stream = stream
         self.sequences = sequences
-        self.numbered = numbered
         self.named = True
         self.reference = -1
         self.pairings: dict[int, Pairing] = {}
@@ -147,30 +149,77 @@ class _Matcher:
     def begin(self, source: str, key: str, members: Listing[Member], named: bool) -> list[_Part]:
         """Match what needs no assumption about clocks. Streams without a name may turn out to be several groups."""
         numbers: dict[str, int] = {}
-        left = {
+        sequences = {
             member.rank: sequence(member.stream, self.ranks[member.rank].window_start_ns, numbers)
             for member in members
             if len(member.stream.dur)
         }
-        numbered = list(numbers)
+        # Named groups, and gloo with its one queue, are one group by definition: who does not fit stays out.
+        together = named or source != "nccl"
         parts: list[_Part] = []
-        while len(left) > 1:
-            label = key if not parts else f"{key} (group {len(parts) + 1})"
-            part = _Part(source, label, key, left, numbered)
-            part.named = named
-            self._align(part)
-            parts.append(part)
-            # Named groups, and gloo with its one queue, are one group by definition: who does not fit stays out.
-            if named or source != "nccl" or not part.aligned or len(parts) == _MOST_GROUPS:
-                break
-            mine = {index for index, pairing in part.pairings.items() if pairing.found} | {part.reference}
-            rest = {index: one for index, one in left.items() if index not in mine}
-            if len(rest) < 2:
-                break
-            part.sequences = {index: left[index] for index in left if index in mine}
-            part.pairings = {index: pairing for index, pairing in part.pairings.items() if index in mine}
-            left = rest
+        for chosen in [list(sequences)] if together else self._told_apart(sequences):
+            if len(chosen) > 1:
+                label = key if not parts else f"{key} (group {len(parts) + 1})"
+                part = _Part(source, label, key, {index: sequences[index] for index in chosen})
+                part.named = together
+                self._align(part)
+                parts.append(part)
         return parts
+
+    def _told_apart(self, sequences: dict[int, Sequence]) -> list[list[int]]:
+        """Unnamed streams of one order: which ranks' are the same group's. Ranks of one host are compared first, under
+        its clock; then one of each such cluster with those of other hosts, as long as that is affordable."""
+        by_host: defaultdict[str, list[int]] = defaultdict(list)
+        for index in sequences:
+            by_host[self.hosts[index]].append(index)
+        clusters = [cluster for mine in by_host.values() for cluster in self._clusters(sequences, mine)]
+        joined: list[list[int]] = []
+        tries, searches = _MOST_TRIES, _MOST_SEARCHES
+        while clusters:
+            clusters.sort(key=lambda each: -len(sequences[each[0]]))
+            first, *rest = clusters
+            clusters = []
+            for other in rest:
+                here, there = self.hosts[first[0]], self.hosts[other[0]]
+                known = self.offsets.between(here, there) is not None
+                if here == there or not (tries if known else searches):
+                    clusters.append(other)
+                    continue
+                tries, searches = tries - known, searches - (not known)
+                if self._same_group(sequences, first[0], other[0], search=not known):
+                    first = [*first, *other]
+                else:
+                    clusters.append(other)
+            joined.append(first)
+        alone = [index for one in joined if len(one) == 1 for index in one]
+        found = sorted((one for one in joined if len(one) > 1), key=len, reverse=True)
+        if not found:
+            return [alone]
+        if len(sequences) <= _MOST_TOLD:  # who fits nowhere is told why it does not fit the largest
+            found[0] = [*found[0], *alone]
+        return found
+
+    def _clusters(self, sequences: dict[int, Sequence], left: list[int]) -> list[list[int]]:
+        """Ranks of one host by group; the first of each cluster has most records."""
+        found = []
+        left = sorted(left, key=lambda i: -len(sequences[i]))
+        while left:
+            first, *rest = left
+            mine = [index for index in rest if self._same_group(sequences, first, index, search=False)]
+            found.append([first, *mine])
+            left = [index for index in rest if index not in mine]
+        return found
+
+    def _same_group(self, sequences: dict[int, Sequence], reference: int, index: int, *, search: bool) -> bool:
+        here, there = self.hosts[reference], self.hosts[index]
+        one, other = sequences[reference], sequences[index]
+        known = self.offsets.between(here, there)
+        found = pair(one, other, same_host=here == there, known_offset=known, search=search)
+        if not found.found or not _together(one, other, found):
+            return False
+        if here != there and found.offset is not None and found.method in ("sequence", "intervals"):
+            self.offsets.learn(here, there, found.offset)
+        return True
 
     def _align(self, part: _Part) -> None:
         tries = sorted(part.sequences, key=lambda i: -len(part.sequences[i].end))[:_REFERENCES]
