@@ -18,34 +18,22 @@ NO_CODE = -1
 """What stands in a column of codes where the event states no value."""
 
 
-class _Codes(dict[Any, int]):
-    """Gives the next code to a value that it meets for the first time, at no cost for all others."""
-
-    __slots__ = ("values_",)
-
-    def __init__(self, values: list[str]) -> None:
-        self.values_ = values
-
-    def __missing__(self, value: str) -> int:
-        code = self[value] = len(self.values_)
-        self.values_.append(value)
-        return code
-
-
 class Dictionary:
-    """Values to small codes and back; a code keeps its meaning as long as the dictionary lives.
-
-    `codes[value]` adds a value that is new, `codes.get(value)` only looks.
-    """
+    """Values to small codes and back; a code keeps its meaning as long as the dictionary lives."""
 
     __slots__ = ("codes", "values")
 
     def __init__(self) -> None:
+        self.codes: dict[Any, int] = {}
         self.values: list[str] = []
-        self.codes: dict[Any, int] = _Codes(self.values)
 
     def code(self, value: str) -> int:
-        return self.codes[value]
+        """The code of this value, which may be new."""
+        found = self.codes.get(value)
+        if found is None:
+            found = self.codes[value] = len(self.values)
+            self.values.append(value)
+        return found
 
     def __len__(self) -> int:
         return len(self.values)

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from sameshot.trace.columns.chunk import MISSING, NO_CODE, Codes, Dictionaries, Dictionary, Ints, Messages
-from sameshot.trace.columns.times import Stated, narrow
+from sameshot.trace.columns.times import MISSING_US, Stated, narrow
 
 # One object stands for "not stated": told by identity, and at once its own value in an int64 column.
 _NONE = MISSING
@@ -31,8 +31,8 @@ Value = int | float | str | None
 class Args(msgspec.Struct, gc=False, frozen=True):
     """The arguments that columns hold."""
 
-    external_id: Value = msgspec.field(default=_NONE, name="External id")
-    correlation: Value = _NONE
+    external_id: int | None = msgspec.field(default=_NONE, name="External id")  # text is rare: `_loose` reads it
+    correlation: int | None = _NONE
     stream: Value = _NONE
     device: Value = _NONE
     bytes: Value = _NONE
@@ -75,6 +75,13 @@ class Row(msgspec.Struct, gc=False):
     id: Value = _NONE
 
 
+class FractionalRow(Row, gc=False):
+    """The same where times are fractions, so that a column of them is one of floats throughout."""
+
+    ts: Value = MISSING_US
+    dur: Value = MISSING_US
+
+
 class Block(msgspec.Struct, frozen=True):
     """What one block of events states; as in a `Chunk`, but for times, which are µs as written, and sparse columns.
 
@@ -113,7 +120,10 @@ class Parser:
         self.words = words
         for dictionary in (words.phase, words.category, words.name):
             dictionary.codes[None] = dictionary.code("")
-        self._threads = _Threads(words.thread)
+        self._span = words.phase.code("X")
+        # pid or tid as given → code of its JSON text; a float comes as a tuple of its text, as 5.0 would be found as 5.
+        self._threads: dict[Any, int] = {None: NO_CODE}
+        self._rows: Any = _rows
 
     def parse(self, block: bytes) -> Block:
         """The events of one JSON array.
@@ -121,13 +131,21 @@ class Parser:
         Raises msgspec.DecodeError where the block is no well-formed array of objects; then `words` is unchanged.
         """
         try:
-            rows = _rows.decode(block)
+            rows: list[Row] = self._rows.decode(block)
         except msgspec.ValidationError:
             rows = [_loose(raw) for raw in _raw.decode(block)]
-        phases, categories, names = self.words.phase.codes, self.words.category.codes, self.words.name.codes
-        threads = self._threads
+        if rows:
+            self._rows = _fractional_rows if rows[0].ts.__class__ is float else _rows
+        try:
+            phase, category, name, pid, tid = self._codes(rows)
+        except KeyError:
+            self._learn(rows)
+            phase, category, name, pid, tid = self._codes(rows)
         args = [row.args for row in rows]
-        external_id = _ints([each.external_id for each in args])
+        external_id = _whole([each.external_id for each in args])
+        linked = [at for at, each in enumerate(args) if each.correlation is not _NONE]
+        correlation: Ints = np.full(len(rows), MISSING, np.int64)
+        correlation[linked] = _whole([args[at].correlation for at in linked])
         rich = [
             at
             for at, each in enumerate(args)
@@ -148,11 +166,9 @@ class Parser:
         found = [args[at] for at in rich]
         old = _ints([each.old_external_id for each in found])
         if (stated := old != MISSING).any():
-            external_id = external_id.copy()
             where = np.asarray(rich)[stated]
             external_id[where] = np.where(external_id[where] == MISSING, old[stated], external_id[where])
-        phase = _codes([phases[row.ph] for row in rows])
-        other = np.flatnonzero(phase != phases["X"])
+        other = np.flatnonzero(phase != self._span)
         others = [rows[at] for at in other.tolist()]
         labels = [
             (at, row.args.name)
@@ -164,11 +180,11 @@ class Parser:
             ts=narrow([row.ts for row in rows]),
             dur=narrow([row.dur for row in rows]),
             phase=phase,
-            category=_codes([categories[row.cat] for row in rows]),
-            name=_codes([names[row.name] for row in rows]),
-            pid=_codes([threads[row.pid] for row in rows]),
-            tid=_codes([threads[row.tid] for row in rows]),
-            correlation=_ints([each.correlation for each in args]),
+            category=category,
+            name=name,
+            pid=pid,
+            tid=tid,
+            correlation=correlation,
             external_id=external_id,
             rich_row=np.array(rich, dtype=np.int64),
             stream=_ints([each.stream for each in found]),
@@ -182,18 +198,31 @@ class Parser:
             messages=_messages(rich, found, text),
         )
 
+    def _codes(self, rows: list[Row]) -> list[Codes]:
+        """Phase, category, name, pid, tid; KeyError where one is new. Plain look-ups: these are the hottest loops."""
+        phases, categories, names = self.words.phase.codes, self.words.category.codes, self.words.name.codes
+        threads = self._threads
+        return [
+            _codes([phases[row.ph] for row in rows]),
+            _codes([categories[row.cat] for row in rows]),
+            _codes([names[row.name] for row in rows]),
+            _codes([threads[row.pid] for row in rows]),
+            _codes([threads[row.tid] for row in rows]),
+        ]
 
-class _Threads(dict[Any, int]):
-    """pid or tid as given → code of its JSON text; a float comes as a tuple of its text, as 5.0 would be found as 5."""
-
-    def __init__(self, dictionary: Dictionary) -> None:
-        super().__init__({None: NO_CODE})
-        self._dictionary = dictionary
-
-    def __missing__(self, value: Any) -> int:
-        text = value[0] if isinstance(value, tuple) else json.dumps(value, ensure_ascii=False)
-        code = self[value] = self._dictionary.code(text)
-        return code
+    def _learn(self, rows: list[Row]) -> None:
+        words, threads = self.words, self._threads
+        for row in rows:
+            if row.name not in words.name.codes:
+                words.name.code(row.name)  # type: ignore[arg-type]  # None is known from the start
+            if row.cat not in words.category.codes:
+                words.category.code(row.cat)  # type: ignore[arg-type]
+            if row.ph not in words.phase.codes:
+                words.phase.code(row.ph)  # type: ignore[arg-type]
+            for value in (row.pid, row.tid):
+                if value not in threads:
+                    text = value[0] if isinstance(value, tuple) else json.dumps(value, ensure_ascii=False)
+                    threads[value] = words.thread.code(text)
 
 
 def _bytes(args: list[Args], rows: list[Row]) -> Ints:
@@ -243,6 +272,14 @@ def _ints(values: list[Any]) -> Ints:
         return np.array([integer(value) for value in values], dtype=np.int64)
 
 
+def _whole(values: list[int | None]) -> Ints:
+    """Numbers that are known to be whole, if not how large."""
+    try:
+        return np.array(values, dtype=np.int64)
+    except (TypeError, OverflowError):
+        return np.array([integer(value) for value in values], dtype=np.int64)
+
+
 def integer(value: Any) -> int:
     """An integer, also where it is written as text or as an integral float; else MISSING."""
     if value.__class__ is int:
@@ -258,6 +295,7 @@ def integer(value: Any) -> int:
 # -- events of unexpected types -------------------------------------------------------------------------------------
 
 _rows = msgspec.json.Decoder(list[Row])
+_fractional_rows = msgspec.json.Decoder(list[FractionalRow])
 _one = msgspec.json.Decoder(Row)
 _raw = msgspec.json.Decoder(list[msgspec.Raw])
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -305,6 +343,9 @@ def _loose_args(raw: msgspec.Raw) -> Args:
     except msgspec.ValidationError:
         return _NO_ARGS
     known = {_FIELDS[key]: _or(_value, value, None) for key, value in fields.items() if key in _FIELDS}
+    for field in ("external_id", "correlation"):
+        if field in known:
+            known[field] = integer(known[field])
     return Args(**known)
 
 

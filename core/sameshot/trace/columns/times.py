@@ -18,7 +18,7 @@ Bools = npt.NDArray[np.bool_]
 Stated = Any
 """`array("q")`: whole µs. `array("d")`: fractions, and whole numbers that a float holds exactly. A list: anything."""
 
-_MISSING_US = float(MISSING)
+MISSING_US = float(MISSING)
 _FAR_US = (FAR_NS - 1) // 1000
 
 
@@ -38,20 +38,23 @@ class Times(msgspec.Struct, frozen=True):
 
 
 def narrow(values: list[Any]) -> Stated:
-    """The same values in the narrowest form."""
+    """The same values in the narrowest form. Not stated is MISSING, also as a float."""
+    if values and values[0].__class__ is float:
+        try:
+            floats = array("d", values)
+        except (TypeError, OverflowError):
+            return values
+        view = np.frombuffer(floats, np.float64)
+        large = np.abs(view) >= EXACT_US
+        if large.any():
+            large &= view != MISSING_US
+            if any(values[at].__class__ is int for at in np.flatnonzero(large).tolist()):
+                return values  # a whole number that a float may not hold
+        return floats
     try:
         return array("q", values)
     except (TypeError, OverflowError):
-        pass
-    try:
-        floats = array("d", values)
-    except (TypeError, OverflowError):
         return values
-    view = np.frombuffer(floats, np.float64)
-    large = (np.abs(view) >= EXACT_US) & (view != _MISSING_US)
-    if large.any() and any(values[at].__class__ is int for at in np.flatnonzero(large).tolist()):
-        return values  # a whole number that a float may not hold
-    return floats
 
 
 def times(parts: Sequence[Stated]) -> Times:
@@ -99,7 +102,7 @@ def _whole(us: Ints) -> Times:
 
 
 def _fractions(us: npt.NDArray[np.float64]) -> Times:
-    missing = us == _MISSING_US
+    missing = us == MISSING_US
     fractions = len(us) - int(missing.sum())
     bad = ~(np.abs(us) < float(FAR_NS // 1000))
     if any_bad := bool(bad.any()):
@@ -128,7 +131,7 @@ def _any(values: list[Any]) -> Times:
     lossy, endless = np.zeros(len(values), np.bool_), np.zeros(len(values), np.bool_)
     unusable = texts = fractions = 0
     for at, value in enumerate(values):
-        if value is None or value is MISSING:
+        if value is None or value == MISSING:
             continue
         if (exact := to_ns(value)) is None:
             unusable += 1
