@@ -101,6 +101,25 @@ def test_noise_accuses_nobody(seed: int) -> None:
     assert verdict(job).late.verdict is not Verdict.LATE
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_costly_moment_of_a_restless_job_accuses_nobody_if_other_steps_contradict_it(seed: int) -> None:
+    run = GpuJob(steps=3, seed=seed, jitter=4.0).run()
+    ranks = detailed(run)
+    assert reduce_ranks(manifest_for(run, ranks), ranks).late.ranks == ()
+
+
+@pytest.mark.parametrize("planted", ["compute", "host"])
+def test_groups_that_the_trace_does_not_record_are_told_apart_and_the_confidence_is_lower(planted: str) -> None:
+    summary = verdict(GpuJob(steps=12, tp=2, group_args=False, slow=(Slow(5, planted, PLANTED),)))
+    assert named(summary) == [(5, Cause(planted))]
+    assert summary.late.ranks[0].confidence is Confidence.MEDIUM
+
+
+def test_replays_of_graphs_are_compared_like_launched_kernels() -> None:
+    summary = verdict(GpuJob(steps=12, graphs=True, slow=(Slow(5, "compute", PLANTED),)))
+    assert named(summary) == [(5, Cause.COMPUTE)]
+
+
 def test_a_pipeline_makes_no_straggler() -> None:
     """Later stages wait for earlier ones at every send and receive. That is how a pipeline works."""
     summary = verdict(GpuJob(hosts=1, gpus=4, pp=4, steps=12))

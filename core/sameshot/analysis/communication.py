@@ -49,6 +49,7 @@ class _Calls(NamedTuple):
     nelems: Ints  # what `bytes` counts, in elements; MISSING
     stated: Ints  # elements as stated, the same on every rank; MISSING
     seq: Ints
+    event: Ints  # index in traceEvents
     groups: list[Group]
     dtypes: list[str]
 
@@ -71,7 +72,6 @@ def measure(
     window: tuple[int, int],
     fetching: Spans | None = None,
     working: Spans | None = None,
-    felt: Spans | None = None,
 ) -> Traffic:
     """Communication within `window` (ns of the frame).
 
@@ -79,7 +79,6 @@ def measure(
     is left of its spans).
     """
     first, last = window
-    fetching = fetching if fetching is not None else felt
     nccl, gloo = _device_calls(frame), _gloo_calls(frame)
     kernels = frame.rows(Cat.KERNEL)
     compute = kernels[~frame.named(names.is_communication_kernel)[kernels.name]] if len(kernels) else kernels
@@ -273,6 +272,7 @@ def _columns(frame: Frame, source: str, rows: Rows, message: Ints, kind: Ints, u
         nelems=np.where(is_gather, gathered, in_nelems),
         stated=np.where(is_gather, gathered, np.where(_EQUAL_SIZES[kind] & ~uneven, in_nelems, MISSING)),
         seq=number(messages.seq),
+        event=rows.event,
         groups=groups,
         dtypes=list(dtypes),
     )
@@ -395,6 +395,7 @@ def _stream(calls: _Calls, group: int, at: Ints, first: int, last: int) -> tuple
         dur=tuple((calls.end[kept] - calls.start[kept]).tolist()),
         seq=tuple(seq.tolist()) if numbered else None,
         left_out=left_out,
+        event=tuple(calls.event[kept].tolist()) if len(calls.event) else (),
     )
     return stream, kept
 

@@ -61,6 +61,11 @@ class Arrivals(msgspec.Struct, frozen=True):
         return self.size is not None and len(self.found.ranks) >= self.size
 
     @property
+    def guessed(self) -> bool:
+        """The trace records no group: who belongs to it was concluded."""
+        return (self.group is None or self.group.name is None) and self.found.key != self.found.stream
+
+    @property
     def lost(self) -> Ints:
         """What of the waiting was really lost: nothing else ran beside it, for longer than on the last arriver. (Where
         that is unknown: all of it.)"""
@@ -86,15 +91,31 @@ def arrivals(ranks: Sequence[RankSummary], matched: Sequence[Matched], world: in
         for group in rank.groups:
             groups.setdefault(group.key, group)
     told, dependencies = [], []
+    divided = _divided(ranks, matched, world)
     for one in matched:
         recorded = groups.get(one.stream or one.key)
-        size = world if recorded is None or recorded.name is None else recorded.size
+        guessed = recorded is None or recorded.name is None
+        size = recorded.size if recorded is not None and not guessed else world
+        if guessed and (one.source, one.stream) in divided:
+            size = len(one.ranks)
         at = _telling(ranks, one, size)
         told.append(_arrivals(ranks, one, recorded, size, at))
         dependencies.append(_arrivals(ranks, one, recorded, size, np.setdiff1d(_dependencies(one), at)))
     streams = [one for one in told if one is not None]
     _follow(streams, [one for one in dependencies if one is not None])
     return streams
+
+
+def _divided(ranks: Sequence[RankSummary], matched: Sequence[Matched], world: int) -> set[tuple[str, str]]:
+    """Streams without a recorded group that fall into several groups, of which no rank is left over: then each of them
+    is whole."""
+    if len(ranks) < world:
+        return set()
+    having = Counter((stream.source, stream.key) for rank in ranks for stream in rank.streams)
+    placed: Counter[tuple[str, str]] = Counter()
+    for one in matched:
+        placed[one.source, one.stream] += len(one.ranks)
+    return {stream for stream, count in placed.items() if count == having[stream]}
 
 
 def _arrivals(
