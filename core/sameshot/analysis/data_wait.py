@@ -90,10 +90,11 @@ def feel(frame: Frame, work: Work, found: Occupancy, main: int | None, fetches: 
 
 def _next_kernel(work: Work, main: int, after: Ints) -> Ints:
     """Start of the first kernel that the main thread launched after each of these moments; -1 where it did not."""
-    at = np.flatnonzero(work.linked & work.kernel)
-    call, first = np.unique(work.call[at], return_index=True)  # the first row of a call is its earliest
-    mine = work.runtime.lane[call] == main
-    launched, starts = work.runtime.start[call[mine]], work.rows.start[at[first[mine]]]
+    at = np.flatnonzero(work.linked & work.kernel)[::-1]
+    earliest: Ints = np.full(len(work.runtime), -1, dtype=np.int64)
+    earliest[work.call[at]] = at  # of several pieces of one call the last written stays: the one that started first
+    call = np.flatnonzero((earliest >= 0) & (work.runtime.lane == main))
+    launched, starts = work.runtime.start[call], work.rows.start[earliest[call]]
     index = np.searchsorted(launched, after)
     return np.append(starts, -1)[index]
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from sameshot.analysis import names
 from sameshot.analysis.frame import Bools, Frame, Rows
-from sameshot.analysis.intervals import Ints, Spans, union
+from sameshot.analysis.intervals import EMPTY, Ints, Spans, union
 from sameshot.analysis.measures import NamedTime
 from sameshot.analysis.names import Cat
 from sameshot.analysis.nesting import nest, self_times, without_children
@@ -35,13 +35,12 @@ def main_thread(frame: Frame) -> int | None:
 
 def part_spans(frame: Frame, main: int | None, first: int, last: int, fetching: Spans) -> dict[Part, Spans]:
     """Give each moment of the window to one part. Earlier parts win: a fetch is data wait, whatever runs inside."""
-    operators = frame.rows(Cat.OPERATOR)
-    communicates = frame.named(names.is_host_communication)
-    mine = on(operators, main)
-    annotated = on(frame.rows(Cat.ANNOTATION), main)
-    gloo = frame.rows(Cat.ANNOTATION)
-    gloo = gloo[frame.named(names.is_gloo_span)[gloo.name]]
-    issues = communicates[mine.name]
+    operators, annotations = frame.rows(Cat.OPERATOR), frame.rows(Cat.ANNOTATION)
+    communicates, wrapper = frame.named(names.is_host_communication), frame.named(names.is_wrapper)
+    mine = operators.lane == main if main is not None else np.zeros(len(operators), dtype=np.bool_)
+    issuing = mine & communicates[operators.name]
+    annotated = communicates[annotations.name] & (annotations.lane == (-1 if main is None else main))
+    gloo = frame.named(names.is_gloo_span)[annotations.name]
     free = Spans.single(first, last)
     spans: dict[Part, Spans] = {}
 
@@ -51,11 +50,12 @@ def part_spans(frame: Frame, main: int | None, first: int, last: int, fetching: 
         free = free - covered
 
     take(Part.DATA_WAIT, fetching)
-    take(Part.COMMUNICATION, union((mine[issues].spans, annotated[communicates[annotated.name]].spans)))
-    take(Part.OPERATORS, mine[~issues & ~frame.named(names.is_wrapper)[mine.name]].spans)
-    take(Part.RUNTIME, on(frame.rows(Cat.RUNTIME), main).spans)
-    take(Part.BACKWARD_THREAD, _backward_elsewhere(frame, operators, main).spans)
-    take(Part.COMMUNICATION, gloo.spans)  # exposed: no operator runs on the main thread meanwhile
+    take(Part.COMMUNICATION, union((_spans(operators, issuing), _spans(annotations, annotated))))
+    take(Part.OPERATORS, _spans(operators, mine & ~issuing & ~wrapper[operators.name]))
+    runtime = frame.rows(Cat.RUNTIME)
+    take(Part.RUNTIME, _spans(runtime, runtime.lane == (-1 if main is None else main)))
+    take(Part.BACKWARD_THREAD, _spans(operators, _backward_elsewhere(frame, operators, main)))
+    take(Part.COMMUNICATION, _spans(annotations, gloo))  # exposed: no operator runs on the main thread meanwhile
     spans[Part.UNTRACED] = free
     return spans
 
@@ -65,13 +65,20 @@ def on(rows: Rows, lane: int | None) -> Rows:
     return rows[:0] if lane is None else rows[rows.lane == lane]
 
 
-def _backward_elsewhere(frame: Frame, operators: Rows, main: int | None) -> Rows:
+def _spans(rows: Rows, mask: Bools) -> Spans:
+    at = np.flatnonzero(mask)
+    return Spans.of(rows.start[at], rows.end[at])
+
+
+def _backward_elsewhere(frame: Frame, operators: Rows, main: int | None) -> Bools:
     """All operators of the threads, other than the main one, on which autograd runs backward passes."""
-    if main is None or not len(operators):
-        return operators[:0]
     runs = np.bincount(operators.lane[frame.named(names.is_backward)[operators.name]], minlength=len(frame.lanes)) > 0
-    runs[main] = False
-    return operators[runs[operators.lane]]
+    if main is None:
+        runs[:] = False
+    else:
+        runs[main] = False
+    found: Bools = runs[operators.lane]
+    return found
 
 
 def times(spans: dict[Part, Spans], edges: Ints) -> list[PartTimes]:
@@ -111,14 +118,20 @@ def python_in(frame: Frame, main: int | None, spans: Spans) -> tuple[NamedTime, 
 
     `self_time` is the part of `spans` in which a function was the innermost.
     """
-    rows = on(frame.rows(Cat.PYTHON), main)
-    rows = rows[spans.before(rows.end) > spans.before(rows.start)]  # what lies inside of the others counts neither
-    if not len(rows):
+    rows = frame.rows(Cat.PYTHON)
+    at = np.flatnonzero(rows.lane == main) if main is not None else EMPTY
+    start, end = rows.start[at], rows.end[at]
+    before, after = spans.before(start), spans.before(end)
+    held = np.flatnonzero(after > before)  # what lies inside of the others counts neither
+    if not len(held):
         return ()
-    parent, end = nest(rows.start, rows.end)
-    mine = without_children(spans.before(end) - spans.before(rows.start), parent)
-    keep = mine > 0
-    return ranked(frame, rows.name[keep], rows.dur[keep], mine[keep], _TOP_PYTHON)
+    at, start, end, before, after = at[held], start[held], end[held], before[held], after[held]
+    parent, cut = nest(start, end)
+    short = np.flatnonzero(cut < end)
+    after[short] = spans.before(cut[short])
+    mine = without_children(after - before, parent)
+    keep = np.flatnonzero(mine > 0)
+    return ranked(frame, rows.name[at[keep]], (end - start)[keep], mine[keep], _TOP_PYTHON)
 
 
 def ranked(

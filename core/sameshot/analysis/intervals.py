@@ -15,6 +15,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 EMPTY: Ints = np.empty(0, dtype=np.int64)
+_FAR = (1 << 63) - 1  # beyond all time
 
 
 class Spans:
@@ -34,11 +35,14 @@ class Spans:
         starts = np.asarray(start, dtype=np.int64)
         ends = np.asarray(end, dtype=np.int64)
         keep = ends > starts
-        starts, ends = starts[keep], ends[keep]
+        if not keep.all():
+            starts, ends = starts[keep], ends[keep]
         if not len(starts):
             return cls()
-        order = np.argsort(starts, kind="stable")
-        starts, reach = starts[order], np.maximum.accumulate(ends[order])
+        if (starts[1:] < starts[:-1]).any():
+            order = np.argsort(starts, kind="stable")
+            starts, ends = starts[order], ends[order]
+        reach = np.maximum.accumulate(ends)
         opens = np.concatenate(([True], starts[1:] > reach[:-1]))
         closes = np.concatenate((opens[1:], [True]))
         return cls(starts[opens], reach[closes])
@@ -81,22 +85,24 @@ class Spans:
         return np.diff(self.before(edges))
 
     def __and__(self, other: Spans) -> Spans:
-        return self._combine(other, keep_other=True)
+        few, many = (self, other) if len(self) <= len(other) else (other, self)
+        if not len(few):
+            return Spans()
+        # Of many, those from `first` to before `last` overlap each of few; all such pairs, in order of time.
+        first = np.searchsorted(many.end, few.start, side="right")
+        last = np.searchsorted(many.start, few.end, side="left")
+        overlaps = np.maximum(last - first, 0)
+        mine = np.repeat(np.arange(len(few)), overlaps)
+        theirs = np.arange(len(mine)) + np.repeat(first - (np.cumsum(overlaps) - overlaps), overlaps)
+        return Spans(np.maximum(few.start[mine], many.start[theirs]), np.minimum(few.end[mine], many.end[theirs]))
 
     def __sub__(self, other: Spans) -> Spans:
-        return self._combine(other, keep_other=False)
+        if not len(self) or not len(other):
+            return self
+        return self & Spans(np.concatenate(([-_FAR], other.end)), np.concatenate((other.start, [_FAR])))
 
     def __or__(self, other: Spans) -> Spans:
         return union((self, other))
-
-    def _combine(self, other: Spans, *, keep_other: bool) -> Spans:
-        if not len(self) or not len(other):
-            return Spans() if keep_other else self
-        # Four sorted runs: a stable sort merges them. Equal edges enclose nothing, which `of` leaves out.
-        edges = np.sort(np.concatenate((self.start, self.end, other.start, other.end)), kind="stable")
-        at = edges[:-1]
-        keep = self.contains(at) & (other.contains(at) == keep_other)
-        return Spans.of(at[keep], edges[1:][keep])
 
 
 def union(parts: Iterable[Spans]) -> Spans:
