@@ -47,14 +47,23 @@ def by_us(files: Mapping[int, Path], rounding: Rounding) -> Tables:
     return {name: table.to_pylist() for name, table in tables_of(parts).items()}
 
 
+# HTA leaves the order of equal sums, and of pairs of a call and a kernel, to chance.
+_ORDER = {
+    "gpu_kernel_type_breakdown": ("kernel_type",),
+    "cuda_kernel_launch_stats": ("rank", "correlation", "cpu_duration", "gpu_duration", "launch_delay"),
+}
+
+
 def differences(ours: Tables, theirs: Tables) -> list[str]:
     """What differs between the tables that both have: rows, columns, order, any printed digit."""
     return [f"{name}: {text}" for name in theirs for text in _table(name, ours[name], theirs[name])]
 
 
 def _table(name: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Sequence[str]:
-    if name == "gpu_kernel_type_breakdown":  # HTA leaves the order of equal sums to chance
-        ours, theirs = (sorted(rows, key=lambda row: str(row["kernel_type"])) for rows in (ours, theirs))
+    if name in _ORDER:
+        ours, theirs = (
+            sorted(rows, key=lambda row: [row[column] for column in _ORDER[name]]) for rows in (ours, theirs)
+        )
     if len(ours) != len(theirs):
         return [f"{len(ours)} rows, HTA has {len(theirs)}"]
     return [
