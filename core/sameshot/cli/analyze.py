@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from sameshot.cli.options import Output, OutputOption, print_json
+from sameshot.cli.bars import bar
+from sameshot.cli.options import Output, OutputOption, WorkersOption, print_json
 from sameshot.cli.tables import console
 
 
@@ -21,7 +22,8 @@ class Engine(enum.StrEnum):
 def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples: sameshot analyze demo-out/archive/local/demo/0/<capture id>/manifest.json --out report | "
-        "sameshot analyze s3://traces/dev/local/bert/0/<capture id> --out report"
+        "sameshot analyze s3://traces/dev/local/bert/0/<capture id> --out report | sameshot analyze cap --out report "
+        "(cap made by sameshot manifest create)"
     )(analyze)
 
 
@@ -37,6 +39,7 @@ def analyze(
         bool,
         typer.Option("--hta-rounding", help="Compute tables/*.parquet as HTA does, in whole µs, to compare with it."),
     ] = False,
+    workers: WorkersOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Analyse a capture. Exit code 3 when a rank is missing from it: the report then says which."""
@@ -45,7 +48,10 @@ def analyze(
     from sameshot.analysis.hta.tables import Rounding
 
     rounding = Rounding.HTA if hta_rounding else Rounding.EXACT
-    summary = analyze_capture(manifest, out, rounding=rounding, hta=engine is Engine.HTA)
+    with bar("reading") as advance:
+        summary = analyze_capture(
+            manifest, out, workers=workers, progress=advance, rounding=rounding, hta=engine is Engine.HTA
+        )
     if output is Output.JSON:
         print_json(summary)
     else:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from sameshot.cli.options import Output, OutputOption, print_json
+from sameshot.cli.bars import bar
+from sameshot.cli.options import Output, OutputOption, WorkersOption, print_json
 from sameshot.cli.tables import console
 from sameshot.errors import UsageError
 from sameshot.model import Outcome
@@ -71,6 +70,7 @@ def create(
     columns: Annotated[
         bool, typer.Option("--columns/--no-columns", help="Keep the events as Parquet, too: analysis is faster then.")
     ] = True,
+    workers: WorkersOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Verify traces of torch.profiler (plain, gzip or zstd) and make a capture of them that can be analysed.
@@ -93,7 +93,7 @@ def create(
         caller=os_user(),
         columns=columns,
     )
-    imported = _import(request)
+    imported = _import(request, workers)
     manifest = imported.manifest
     if output is Output.JSON:
         print_json(
@@ -112,22 +112,16 @@ def create(
     raise typer.Exit(_EXIT.get(manifest.capture.outcome, 4))
 
 
-def _import(request: Import) -> Imported:
+def _import(request: Import, workers: int | None) -> Imported:
     from sameshot.trace.imported import import_traces
 
-    screen = Console(stderr=True)
-    bar = Progress(
-        TextColumn("verifying"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"),
-        TimeElapsedColumn(), console=screen, transient=True, disable=not screen.is_terminal,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task("", total=len(request.files))
+    with bar("verifying") as advance:
 
         def show(done: int, of: int, target: Target) -> None:
             problem = "" if target.failure is None else f" {target.failure.reason.value}"
-            bar.update(task, completed=done, description=f"rank {target.identity.rank}{problem}")
+            advance(done, of, f"rank {target.identity.rank}{problem}")
 
-        return import_traces(request, progress=show)
+        return import_traces(request, workers=workers, progress=show)
 
 
 def _show(imported: Imported) -> None:

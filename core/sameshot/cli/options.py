@@ -42,6 +42,13 @@ KeyOption = Annotated[
     typer.Option("--key", help="Your own idempotency key: the same key gives the same capture.", show_default=False),
 ]
 
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Processes that read traces; default: one for small traces, else one a core.", show_default=False
+    ),
+]
+
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
 _UNIT_MS = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "min": 60_000}
 

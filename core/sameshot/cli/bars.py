@@ -1,0 +1,31 @@
+"""A bar on a terminal while files are read one after the other; silent elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+Advance = Callable[[int, int, str], None]
+"""Called with (done, of how many, what was done last)."""
+
+
+@contextlib.contextmanager
+def bar(what: str) -> Iterator[Advance]:
+    """On standard error, gone when it is done."""
+    screen = Console(stderr=True)
+    progress = Progress(
+        TextColumn(what),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=screen,
+        transient=True,
+        disable=not screen.is_terminal,
+    )
+    with progress:
+        task = progress.add_task("", total=None)
+        yield lambda done, of, last: progress.update(task, completed=done, total=of, description=last)
