@@ -113,7 +113,9 @@ def test_real_copies_add_up(shared_data: Path) -> None:
     assert sum(row.total for row in rows.values()) == int(memory.dur.sum())
 
 
-def test_copies_without_a_size_have_no_bandwidth(shared_data: Path) -> None:
-    """AMD's trace states none."""
+def test_copies_without_a_size_have_that_of_the_call_that_issued_them(shared_data: Path) -> None:
+    """AMD's trace states it only there: twice 2,560 bytes."""
     (row,) = measured(shared_data / "traces" / "single" / "mi250_minitoy.json.gz").copies
-    assert (row.kind, row.count, row.bytes, row.gb_per_s) == ("HtoD", 2, None, None)
+    assert (row.kind, row.count, row.bytes) == ("HtoD", 2, 5120)
+    assert row.total == 22_441 + 15_720
+    assert row.gb_per_s == 5120 / 38_161

@@ -328,6 +328,26 @@ def test_rows_are_ordered_by_start_and_longer_first(spans: list[tuple[int, int]]
     assert found == sorted(range(len(spans)), key=lambda at: (spans[at][0], -spans[at][1], at))
 
 
+def test_a_copy_without_bytes_takes_those_of_the_call_that_issued_it(shared_data: Path, tmp_path: Path) -> None:
+    call = SPAN | {"cat": "cuda_runtime", "name": "hipMemcpyWithStream"}
+    copy = SPAN | {"cat": "gpu_memcpy", "name": "Memcpy HtoD"}
+    data = trace(
+        call | {"args": {"correlation": 1, "size": "2560", "stream": "0x0"}},
+        call | {"args": {"correlation": 2, "size": "10"}},
+        call | {"args": {"correlation": 3, "size": "10"}},
+        call | {"args": {"correlation": 3, "size": "20"}},
+        SPAN | {"cat": "cuda_runtime", "name": "cudaMemcpy", "args": {"correlation": 4, "size": "10"}},
+        *(copy | {"ts": at, "args": {"correlation": at, "device": 0, "stream": 0}} for at in range(1, 6)),
+        copy | {"ts": 6, "args": {"correlation": 2, "bytes": 7}},
+    )
+    frame, _ = frame_of(data)
+    assert frame.rows(Cat.MEMORY).bytes.tolist() == [2560, 10, MISSING, MISSING, MISSING, 7]
+    store(data, tmp_path / "c")
+    assert contents(stored_frame(tmp_path / "c")) == contents(frame)
+    amd, _ = frame_of(decoded(shared_data / "traces/single/mi250_minitoy.json.gz"))
+    assert amd.rows(Cat.MEMORY).bytes.tolist() == [2560, 2560]
+
+
 # -- the file --------------------------------------------------------------------------------------------------------
 
 

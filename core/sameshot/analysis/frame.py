@@ -62,7 +62,8 @@ class Rows:
     `start`, `end` ns after the trace's base time. `name` indexes `Frame.names`. `lane` indexes `Frame.lanes`: what runs
     one after the other, a thread (pid, tid) or, on a device, a (device, stream). `event` is the index in traceEvents,
     the evidence. The others are int64 with `MISSING`, and empty for kinds that never have them: `correlation` for
-    RUNTIME and devices, `external_id` also for OPERATOR, `stream`, `device`, `bytes`, `graph_id` for devices.
+    RUNTIME and devices, `external_id` also for OPERATOR, `stream`, `device`, `bytes`, `graph_id` for devices (where
+    a copy states no `bytes`, they are those of the call that issued it, if that states any).
     """
 
     __slots__ = _COLUMNS
@@ -187,6 +188,7 @@ class FrameBuilder:
         self._halves: list[_Columns] = []  # phases B and E, whose pairs are spans
         self._messages: list[_Columns] = []
         self._labels: list[tuple[int, int, int]] = []  # event, lane, label
+        self._call_sizes: list[tuple[Ints, Ints]] = []  # correlation and bytes of calls that state bytes
         self._words = _Words()
         self._lanes = _Lanes(self._words.thread)
         self._events = 0
@@ -205,6 +207,8 @@ class FrameBuilder:
             kind = names.category(group.category)
             if group.phase in _HALVES or (group.phase == "X" and kind not in _NO_ROWS):
                 columns.update((*_ALWAYS, "pid", "tid", *_EXTRA.get(kind, ())))
+                if kind is Cat.RUNTIME:
+                    columns.update(column for column in ("bytes",) if column in group.columns)
                 self._tables.setdefault(kind, _Table()).room += group.rows
         columns.update(column for column in MESSAGES if column in group.columns)
         return columns
@@ -263,6 +267,8 @@ class FrameBuilder:
             part = self._columns(kind, chunk, rows)
             part["start"], part["end"] = ts, ts + dur
             self._tables.setdefault(kind, _Table()).add(part)
+            if kind is Cat.RUNTIME and (sized := (size := chunk.bytes[rows]) != MISSING).any():
+                self._call_sizes.append((part["correlation"][sized], size[sized]))
 
     def _columns(self, kind: Cat, chunk: Chunk, rows: Any) -> _Columns:
         part: _Columns = {
@@ -310,6 +316,9 @@ class FrameBuilder:
         """
         self._pair_halves()
         tables = {kind: self._tables.pop(kind).rows() for kind in Cat if kind in self._tables}
+        if self._call_sizes and Cat.MEMORY in tables:
+            correlation, size = (np.concatenate(columns) for columns in zip(*self._call_sizes, strict=True))
+            _take_sizes(tables[Cat.MEMORY], correlation, size)
         found_names = _renumbered(list(tables.values()), "name", self._words.name.values)
         lanes = self._lanes.renumbered(tables.values())
         thread_names = {}
@@ -524,6 +533,17 @@ class _Table:
             for name in columns:
                 columns[name] = columns[name][order]
         return Rows(**columns)
+
+
+def _take_sizes(copies: Rows, correlation: Ints, size: Ints) -> None:
+    """AMD's copies don't state their bytes; the call that issued one does, and both have the same correlation."""
+    keys, first, times = np.unique(correlation, return_index=True, return_counts=True)
+    keys, size = keys[times == 1], size[first[times == 1]]
+    open_ = np.flatnonzero((copies.bytes == MISSING) & (copies.correlation != MISSING))
+    if len(keys) and len(open_):
+        at = np.minimum(np.searchsorted(keys, copies.correlation[open_]), len(keys) - 1)
+        known = keys[at] == copies.correlation[open_]
+        copies.bytes[open_[known]] = size[at[known]]
 
 
 def _renumbered(tables: list[Rows], column: str, values: list[str]) -> list[str]:
