@@ -204,7 +204,6 @@ class _Run:
                 stdin=subprocess.PIPE,  # its end tells the process that we are gone
                 stdout=output,
                 stderr=output,
-                cwd=self._folder,
                 env=environment,
                 start_new_session=True,
             )
