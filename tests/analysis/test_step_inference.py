@@ -252,6 +252,17 @@ def test_a_critic_that_trains_five_times_as_often_is_never_a_high_answer() -> No
             assert found.count == 4, "from generator to generator"
 
 
+def test_two_equal_networks_that_share_a_batch_are_never_a_high_answer() -> None:
+    loop = Loop()
+    for _ in range(10):
+        loop.call(FETCH, 1.5, cat="user_annotation")
+        for _ in range(2):
+            loop.forward()
+            loop.backward()
+            loop.optimize(ADAM)
+    assert steps_of(loop.events).confidence in (Confidence.MEDIUM, Confidence.LOW)
+
+
 def test_an_evaluation_inside_makes_one_long_step_and_no_more_steps() -> None:
     loop = Loop()
     for index in range(10):

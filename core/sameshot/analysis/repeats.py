@@ -74,7 +74,9 @@ def find_repeats(frame: Frame, main: int | None) -> Steps | None:
 def _sequences(frame: Frame, main: int | None) -> Iterator[Sequence]:
     every = frame.rows(Cat.OPERATOR)
     passes = every.start[frame.named(names.is_backward)[every.name]]
-    calls = (_outermost(on(every, main)), on(frame.rows(Cat.ANNOTATION), main))
+    operators = on(every, main)
+    operators = operators[~frame.named(names.is_step_mark)[operators.name]]  # in older traces marks are operators
+    calls = (_outermost(operators), on(frame.rows(Cat.ANNOTATION), main))
     yield _sequence(frame, "what the main thread calls", names.is_backward, names.is_optimizer_work, passes, *calls)
     kernels = frame.rows(Cat.KERNEL)
     passes = kernels.start[frame.named(names.is_backward_kernel)[kernels.name]]

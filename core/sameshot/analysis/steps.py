@@ -19,7 +19,7 @@ import numpy as np
 from sameshot.analysis import names
 from sameshot.analysis.frame import Bools, Frame
 from sameshot.analysis.host import on
-from sameshot.analysis.intervals import Ints
+from sameshot.analysis.intervals import EMPTY, Ints
 from sameshot.analysis.measures import Confidence
 from sameshot.analysis.names import Cat
 from sameshot.analysis.repeats import find_repeats
@@ -37,7 +37,8 @@ Mark = tuple[int, int, str]  # start, end, name
 class Host(msgspec.Struct, frozen=True):
     """What steps are inferred from: all of the main thread, but backward passes of any thread.
 
-    `start` and `name` are its operators without marks, `backward` the sorted starts of autograd's operators.
+    `start` and `name` are its operators without marks, `fetch` the sorted starts of its fetches, `backward` those of
+    autograd's operators.
     """
 
     marks: list[Mark]
@@ -46,6 +47,7 @@ class Host(msgspec.Struct, frozen=True):
     backward: Ints
     first: int
     """When the window begins."""
+    fetch: Ints = EMPTY
 
 
 def find_steps(frame: Frame, main: int | None, first: int) -> Steps:
@@ -59,8 +61,10 @@ def find_steps(frame: Frame, main: int | None, first: int) -> Steps:
 def host_of(frame: Frame, main: int | None, first: int) -> Host:
     """The part of a frame that steps are inferred from."""
     marks: list[Mark] = []
+    fetches: list[Ints] = []
     for cat in (Cat.ANNOTATION, Cat.OPERATOR):
         rows = on(frame.rows(cat), main)
+        fetches.append(rows.start[frame.named(names.is_fetch)[rows.name]])
         rows = rows[frame.named(names.is_step_mark)[rows.name]]
         columns = (rows.start.tolist(), rows.end.tolist(), rows.name.tolist())
         marks += [(start, end, frame.names[name]) for start, end, name in zip(*columns, strict=True)]
@@ -68,7 +72,14 @@ def host_of(frame: Frame, main: int | None, first: int) -> Host:
     operators = on(every, main)
     operators = operators[~frame.named(names.is_wrapper)[operators.name]]
     backward = every.start[frame.named(names.is_backward)[every.name]]
-    return Host(sorted(marks), operators.start, operators.name.astype(np.int64), backward, first)
+    return Host(
+        sorted(marks),
+        operators.start,
+        operators.name.astype(np.int64),
+        backward,
+        first,
+        np.sort(np.concatenate(fetches)),
+    )
 
 
 def _has_marks(frame: Frame, main: int | None) -> bool:
@@ -118,6 +129,8 @@ def _from_optimizers(host: Host, calls: list[Mark]) -> Steps:
     if len(edges) < 2:
         return _unknown(f"The window holds {len(edges)} optimizer step(s): fewer than two whole training steps.")
     edges = _pair(host, edges, doubts)
+    if len(host.fetch) and (np.diff(np.searchsorted(host.fetch, edges)) == 0).any():
+        doubts.add(Confidence.MEDIUM, "not each of them fetches data, so several may belong to one step")
     if (begin := _whole_before(host, edges)) is not None:
         edges = np.concatenate(([begin], edges))
     if len(edges) < 3:
