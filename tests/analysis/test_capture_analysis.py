@@ -269,6 +269,7 @@ def test_the_fields_of_a_summary_are_a_promise(tmp_path: Path) -> None:
         "cross_rank", "late", "step_time", "step_ranks", "parts", "device", "device_ranks", "ranks", "operators",
         "kernels", "collectives", "alignments", "notes", "generator", "generated_at", "schema",
         "clocks", "stragglers", "waiting_ns", "waiting_exposed_ns", "bandwidth", "slow_links", "imbalance", "groups",
+        "moments",
     } == set(found)  # fmt: skip
     assert {"verdict", "reason", "ranks", "rests_on_ranks", "rests_on_steps", "threshold_ns", "method"} <= set(
         found["late"]
@@ -300,8 +301,8 @@ COUNTS = {
     "analysed_ranks", "attempt", "buckets", "collectives", "count", "device_ranks", "events", "expected_ranks",
     "kernels", "lag", "last_arrivals", "matched", "rank", "ranks", "raw_size", "rests_on_collectives", "rests_on_ranks",
     "rests_on_steps", "step_count", "step_ranks", "unmatched", "world_size", "bytes", "calls", "component", "fetches",
-    "gaps", "graph_kernels", "graph_launches", "last", "longer_than_kernel", "longest_event", "maximum", "of", "points",
-    "size", "victims", "without_launch",
+    "event", "gaps", "graph_kernels", "graph_launches", "last", "longer_than_kernel", "longest_event", "maximum", "of",
+    "points", "size", "victim_event", "victims", "without_launch",
 }  # fmt: skip
 
 

@@ -44,6 +44,13 @@ def test_the_one_culprit_of_the_recorded_dlrm_step_came_late_into_the_window(sha
     waits = [1e6 * (dur - DLRM_FIRST[7]) for dur in DLRM_FIRST]
     assert late.waiting is not None
     assert abs(late.waiting - sum(waits)) < 5 * US
+    assert set(late.waits) == {f"rank {number}" for number in range(7)}
+    for number, wait in enumerate(waits[:7]):
+        assert abs(late.waits[f"rank {number}"] - wait) < 5 * US
+    row = next(row for row in summary.collectives if row.kind == "all_to_all")
+    assert (row.matched, row.ranks, row.last_arriver) == (5, 8, "rank 7")
+    assert row.longest_wait is not None
+    assert abs(row.longest_wait - max(waits)) < 5 * US
     assert abs(late.waiting - 26.4e6) < 0.05e6
     assert (late.victims, late.collectives) == (7, 1)
     assert late.confidence is Confidence.MEDIUM, "a single moment is never a sure thing"

@@ -20,7 +20,8 @@ from sameshot.analysis.imbalance import imbalance
 from sameshot.analysis.late import Evidence
 from sameshot.analysis.match import collective_rows, match_streams
 from sameshot.analysis.measures import Clocks, DeviceTimes, NamedTime, Spread
-from sameshot.analysis.stragglers import arrivals, exposed_waiting, stragglers, waiting
+from sameshot.analysis.moments import costliest
+from sameshot.analysis.stragglers import arrivals, exposed_waiting, stragglers, waiting, with_waits
 from sameshot.analysis.summary import (
     CaptureInfo,
     MissingRank,
@@ -95,7 +96,7 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
         ranks=tuple(rows),
         operators=_merge_named(rank.operators for rank in ranks),
         kernels=_merge_named(rank.kernels for rank in ranks),
-        collectives=tuple(collective_rows(ranks, matched)),
+        collectives=tuple(with_waits(collective_rows(ranks, matched), came, labels)),
         alignments=tuple(alignments),
         notes=tuple(_notes(ranks)),
         clocks=clocks,
@@ -106,6 +107,7 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
         slow_links=tuple(slow_links(ranks, came, rates, labels)),
         imbalance=tuple(uneven),
         groups=tuple({group.key: group for rank in ranks for group in rank.groups}.values()),
+        moments=tuple(costliest(ranks, came, labels)),
     )
     return msgspec.structs.replace(summary, findings=tuple(findings(summary)))
 

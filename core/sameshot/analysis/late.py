@@ -3,7 +3,8 @@
 At every matched synchronisation the last arriver makes the others wait. On a busy machine somebody is always last, by
 chance, so one bad moment proves nothing. A rank is named if it is late *step after step*, in any group:
 
-    waited(r, s)   = time that rank r waited for others during step s (union over its collectives)
+    waited(r, s)   = time that rank r waited for others during step s (union over its collectives); of a device's
+                     waiting, what nothing else ran beside for longer than on the last arriver (`Arrivals.lost`)
     lateness(r, s) = the typical rank's waited(·, s) - waited(r, s)       typical: the upper median over ranks
 
     named  ⇔  at least 5 steps were matched
@@ -33,7 +34,7 @@ whole window reached 1.6 thresholds in 0.85 of the steps, but no part of it expl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -54,6 +55,7 @@ _STEADY = 0.8
 _SHARE_OF_WINDOW = 0.05
 _SHARE_OF_WAITING = 0.5
 _MOST_NAMED = 16
+_MOST_WAITS = 64
 
 METHOD = (
     "Late = its collectives are steadily shorter than the typical rank's, because it comes last and the others wait. "
@@ -386,28 +388,39 @@ def _merged(
             )
             own[found.root] = msgspec.structs.replace(found, late=late, index=found.root)
     ordered = sorted(own.values(), key=lambda c: (-c.late.lateness_per_step, c.index))
-    return [_with_victims(found, streams) for found in ordered[:_MOST_NAMED]]
+    return [_with_victims(ranks, found, streams) for found in ordered[:_MOST_NAMED]]
 
 
-def _with_victims(found: _Candidate, streams: Sequence[Arrivals]) -> LateRank:
+def _with_victims(ranks: Sequence[RankSummary], found: _Candidate, streams: Sequence[Arrivals]) -> LateRank:
     """Whom a rank keeps waiting in all groups, directly or through others, and for how long in all."""
-    victims: set[int] = set()
+    victims: Counter[int] = Counter()
     waiting = 0
     for one in streams:
         at = np.flatnonzero(one.significant & (one.root == found.index))
         if len(at):
             waits = one.wait[:, at]
             waiting += int(waits.sum())
-            victims.update(one.found.ranks[row] for row in np.flatnonzero((waits > one.noise).any(axis=1)).tolist())
+            for row in np.flatnonzero((waits > one.noise).any(axis=1)).tolist():
+                victims[one.found.ranks[row]] += int(waits[row].sum())
     late = found.late
-    victims.discard(found.index)
+    del victims[found.index]
     if not victims:
         return late
     inside = late.victims or 0
     more = f"; {len(victims)} ranks in all wait for it, in several groups" if len(victims) > inside else ""
     return msgspec.structs.replace(
-        late, victims=max(len(victims), inside), waiting=waiting, sentence=f"{late.sentence}{more}"
+        late,
+        victims=max(len(victims), inside),
+        waiting=waiting,
+        sentence=f"{late.sentence}{more}",
+        waits=_waits(ranks, victims),
     )
+
+
+def _waits(ranks: Sequence[RankSummary], waited: Mapping[int, int]) -> dict[str, int]:
+    """Rank → what it waited, the longest first; of many ranks those that waited longest."""
+    longest = sorted(waited.items(), key=lambda item: (-item[1], item[0]))[:_MOST_WAITS]
+    return {ranks[index].label: ns for index, ns in longest if ns > 0}
 
 
 def _reason(judged: _Judged, named: list[LateRank], unexplained: list[str], *, groups: int) -> str:
@@ -478,6 +491,7 @@ def _moment(ranks: Sequence[RankSummary], usable: Sequence[Evidence], common: in
         waiting=best.cost,
         collective=where,
         collectives=times,
+        waits=_waits(ranks, {i: int(ns) for i, ns in zip(one.ranks, best.each_rank.tolist(), strict=True)}),
     )
     return Lateness(
         verdict=Verdict.LATE,
@@ -508,7 +522,11 @@ class _Episode(msgspec.Struct, frozen=True):
     columns: Ints
     cost: int  # waiting of all others
     each: float  # of it really lost, on a typical rank
-    longest: int  # on the one that waited longest
+    each_rank: Ints  # waiting, per row
+
+    @property
+    def longest(self) -> int:
+        return int(self.each_rank.max())
 
 
 def _episodes(one: Arrivals) -> list[_Episode]:
@@ -523,7 +541,7 @@ def _episodes(one: Arrivals) -> list[_Episode]:
             columns,
             int(one.wait[:, columns].sum()),
             float(np.median(lost[:, columns].sum(axis=1))),
-            int(one.wait[:, columns].sum(axis=1).max()),
+            one.wait[:, columns].sum(axis=1),
         )
         for columns in np.split(at, np.flatnonzero(~same) + 1)
     ]

@@ -282,6 +282,25 @@ class Straggler(msgspec.Struct, frozen=True, rename=ns("caused", "causes", "rela
     relayed: int = 0
 
 
+class Moment(msgspec.Struct, frozen=True, rename=ns("start", "transfer", "waiting", "victim_start", "victim_wait")):
+    """One collective for which much was waited: the events that prove who came last. Times of an event count from the
+    start of its own rank's window; `*_event` are indices into that rank's traceEvents, None where not known."""
+
+    group: str
+    kind: str
+    ranks: int
+    last: str  # label of the rank that came last
+    cause: str  # a `Cause`
+    start: int
+    event: int | None
+    transfer: int  # the duration on the rank that came last
+    waiting: int  # of all others, summed
+    victim: str  # the rank that waited longest
+    victim_start: int
+    victim_event: int | None
+    victim_wait: int
+
+
 class Imbalance(msgspec.Struct, frozen=True, rename=ns("median", "maximum")):
     """One measure across ranks: `excess` = (maximum - median) / median."""
 

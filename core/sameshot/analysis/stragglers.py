@@ -22,7 +22,7 @@ from sameshot.analysis.intervals import Ints
 from sameshot.analysis.match import Matched
 from sameshot.analysis.measures import Group, Straggler
 from sameshot.analysis.names import Collective
-from sameshot.analysis.summary import Cause, RankSummary
+from sameshot.analysis.summary import Cause, CollectiveRow, RankSummary
 
 # ns; ends of one collective differ by 5 to 30 µs between ranks on a device; on CPUs the scheduler decides.
 _NOISE = {"nccl": 50_000, "gloo": 1_000_000}
@@ -261,6 +261,39 @@ def _waited_before(
     if best is None or best[0] <= 0 or total < _SHARE_OF_OTHER * int(one.elsewhere[column]):
         return None
     return best[1], best[2]
+
+
+def with_waits(
+    rows: Sequence[CollectiveRow], streams: Sequence[Arrivals], labels: Sequence[str]
+) -> list[CollectiveRow]:
+    """Rows of all-to-alls with their waits, where all of them turned out to tell."""
+    told: dict[tuple[str, str], tuple[Arrivals, Ints]] = {}
+    for one in streams:
+        texts = np.asarray([one.found.signatures[i] for i in one.at.tolist()])
+        for text in np.unique(texts).tolist():
+            told[one.found.key, text] = (one, np.flatnonzero(texts == text))
+    found = []
+    for row in rows:
+        known = told.get((row.stream, row.signature))
+        if row.wait is None and known is not None and len(known[1]) == row.matched:
+            one, at = known
+            wait, last = one.wait[:, at], np.bincount(one.last[at], minlength=len(one.found.ranks))
+            transfer = one.dur[:, at].min(axis=0)
+            found.append(
+                msgspec.structs.replace(
+                    row,
+                    wait=int(wait.sum()),
+                    transfer=int(transfer.sum()),
+                    mean_wait=int(wait.mean()),
+                    mean_transfer=int(transfer.mean()),
+                    longest_wait=int(wait.max()),
+                    last_arriver=labels[one.found.ranks[int(last.argmax())]],
+                    last_arriver_share=round(int(last.max()) / len(at), 3),
+                )
+            )
+        else:
+            found.append(row)
+    return sorted(found, key=lambda row: -(row.wait or 0))
 
 
 def waiting(streams: Sequence[Arrivals]) -> int | None:

@@ -27,6 +27,7 @@ from sameshot.analysis.measures import (
     Imbalance,
     KernelRow,
     Launches,
+    Moment,
     NamedTime,
     Pause,
     QueueRow,
@@ -122,6 +123,7 @@ class Stream(msgspec.Struct, frozen=True, rename=ns("start", "dur", "exposed", "
     compute: tuple[int, ...] = ()
     other: tuple[int, ...] = ()
     data: tuple[int, ...] = ()
+    event: tuple[int, ...] = ()  # index in traceEvents
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -318,7 +320,7 @@ class Lost(msgspec.Struct, frozen=True, rename=ns("compute", "host", "data_wait"
     other_group: int
 
 
-class LateRank(msgspec.Struct, frozen=True, rename=ns("lateness_per_step", "waiting")):
+class LateRank(msgspec.Struct, frozen=True, rename=ns("lateness_per_step", "waiting", "waits")):
     """A rank that holds the others up."""
 
     label: str
@@ -337,6 +339,7 @@ class LateRank(msgspec.Struct, frozen=True, rename=ns("lateness_per_step", "wait
     waiting: int | None = None  # what they waited at the matched collectives, summed
     collective: str | None = None  # where most of that was: kind and group
     collectives: int | None = None  # on how many this rests; 1: a single moment
+    waits: dict[str, int] = msgspec.field(default_factory=dict)  # label → how long that rank waited for it in all
 
 
 class Lateness(msgspec.Struct, frozen=True, rename=ns("step_time", "threshold")):
@@ -390,6 +393,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename=ns("common_windo
     slow_links: tuple[SlowLink, ...] = ()
     imbalance: tuple[Imbalance, ...] = ()
     groups: tuple[Group, ...] = ()
+    moments: tuple[Moment, ...] = ()
 
     @property
     def missing_ranks(self) -> tuple[str, ...]:
