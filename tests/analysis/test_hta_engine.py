@@ -22,7 +22,7 @@ from hta_lab import capture_of
 
 from sameshot.analysis import analyze
 from sameshot.analysis.hta.engine import run_hta
-from sameshot.analysis.hta.result import ANALYSES, LOADING, HtaFailure
+from sameshot.analysis.hta.result import ANALYSES, LOADING, HtaFailure, HtaResult
 from sameshot.cli.main import main
 from sameshot.errors import UsageError, VerificationFailed
 from sameshot.manifest import Manifest
@@ -90,6 +90,8 @@ def test_the_command_shows_hta_beside_our_own_numbers(tmp_path: Path, monkeypatc
     page = (tmp_path / "out" / "report.html").read_text()
     assert "HolisticTraceAnalysis 0.5.0" in page
     assert "The temporal breakdown of HTA failed on rank 1: IndexError" in page
+    kept = msgspec.json.decode((tmp_path / "out" / "hta.json").read_bytes(), type=HtaResult)
+    assert {(f.analysis, f.rank) for f in kept.failures} == {("temporal_breakdown", 1), ("idle_time_breakdown", 1)}
     names = {path.name for path in (tmp_path / "out" / "tables").iterdir()}
     tables = {*ANALYSES, "gpu_kernel_type_breakdown"}
     assert names == {f"{prefix}{table}.parquet" for table in tables for prefix in ("", "hta_")}

@@ -106,7 +106,7 @@ def analyze(
     Writes `summary.json`, `report.html` and `tables/*.parquet` into `out`, each atomically (None: nothing is written).
     `workers` processes read traces side by side; by default one process does it all unless the traces are large. Which
     ranks are missing stands in the result (`Summary.missing`): whether that is good enough is the caller's decision.
-    `rounding` is that of the tables, see docs/analysis.md. `hta` runs HTA as well, for the report and as
+    `rounding` is that of the tables, see docs/analysis.md. `hta` runs HTA as well, for the report, `hta.json` and
     `tables/hta_*.parquet`.
 
     Raises UnknownCapture, ManifestError, VerificationFailed, StorageError, CaptureFailed where no rank has a trace, and
@@ -130,7 +130,9 @@ def analyze(
         more = []
         if hta:  # imported above
             storage, key = locate(location)
-            more.append(hta_section(run_hta(mapped.manifest, storage, out / "tables", prefix=_folder(key))))
+            found = run_hta(mapped.manifest, storage, out / "tables", prefix=_folder(key))
+            replace(out / "hta.json", msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+            more.append(hta_section(found))
         write(result, out, more=more)
     return result
 
