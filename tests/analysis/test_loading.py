@@ -29,6 +29,7 @@ from sameshot.manifest import Manifest, build, decode, encode
 from sameshot.trace.capture_check import inspect_capture, locate
 from sameshot.trace.imported import Import, import_traces
 from sameshot.trace.pool import WorkerKilled, in_processes
+from support.s3 import Fault, FaultyProxy, make_bucket, moto_server, s3_environment
 
 JOB = GlooJob(seed=3, late={1: 20.0})
 
@@ -154,6 +155,21 @@ def test_columns_of_a_schema_from_the_future_are_left_alone_and_the_trace_is_rea
     file_of(path, columns=False).unlink()
     with pytest.raises(VerificationFailed, match="trace of rank 0"):
         analyze(str(path), None)
+
+
+def test_columns_in_a_bucket_are_fetched_once_and_compared_on_the_way(tmp_path: Path) -> None:
+    path = capture(tmp_path)
+    before = analyze(str(path), None)
+    with moto_server() as endpoint, FaultyProxy(endpoint) as proxy, s3_environment(proxy.url):
+        client = make_bucket(endpoint, "archive")
+        for file in path.parent.rglob("*"):
+            if file.is_file():
+                key = f"c1/{file.relative_to(path.parent)}"
+                client.put_object(Bucket="archive", Key=key, Body=file.read_bytes())
+        assert same(analyze("s3://archive/c1", None), before)
+        proxy.add(Fault.FLIP_ANSWER, method="GET", query="rank-1/columns.parquet")
+        with pytest.raises(VerificationFailed, match="columns of rank 1"):
+            analyze("s3://archive/c1", None)
 
 
 # -- columns of our own -------------------------------------------------------------------------------------------

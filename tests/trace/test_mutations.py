@@ -22,9 +22,12 @@ from make_trace import make_trace
 from oracle import is_trace
 
 from sameshot.analysis.frame import Frame, FrameBuilder
+from sameshot.analysis.names import Cat
 from sameshot.errors import TraceError
 from sameshot.model import InvalidKind
 from sameshot.trace.columns.build import ColumnBuilder
+from sameshot.trace.columns.read import read_columns
+from sameshot.trace.columns.write import ColumnWriter
 from sameshot.trace.verify import VerifiedTrace, verify
 
 if sys.version_info >= (3, 14):
@@ -207,11 +210,41 @@ def verdict(data: bytes, **options: Any) -> VerifiedTrace | TraceError:
 def framed(data: bytes) -> tuple[VerifiedTrace | TraceError, Frame | None]:
     """The same on the way to columns."""
     frames = FrameBuilder()
-    found = verdict(data, sink=ColumnBuilder(frames))
+    builder = ColumnBuilder(frames)
+    found = verdict(data, sink=builder)
+    frames.oddities.update(builder.oddities)
     return found, None if isinstance(found, TraceError) else frames.frame()
 
 
-def judge(number: int, data: bytes) -> str:
+def stored(data: bytes, path: Path) -> Frame:
+    """What is read from the columns of a sound trace."""
+    writer = ColumnWriter(path)
+    builder = ColumnBuilder(writer)
+    writer.close(builder.facts(verify(io.BytesIO(data), sink=builder)))
+    frames = FrameBuilder()
+    return frames.frame(read_columns(path, frames, frames.wanted))
+
+
+def content(frame: Frame) -> dict[str, Any]:
+    """Comparable: rows of one event each, whatever codes stand for their names and lanes."""
+    found: dict[str, Any] = {"odd": frame.oddities, "categories": frame.by_category, "messages": len(frame.messages)}
+    for kind in Cat:
+        rows = frame.rows(kind)
+        found[kind.name] = sorted(
+            zip(
+                rows.event.tolist(),
+                rows.start.tolist(),
+                rows.end.tolist(),
+                [frame.names[name] for name in rows.name.tolist()],
+                [frame.lanes[lane] for lane in rows.lane.tolist()],
+                strict=True,
+            ),
+            key=lambda row: row[:3],
+        )
+    return found
+
+
+def judge(number: int, data: bytes, path: Path) -> str:
     """What is wrong with our answer to this file; empty: nothing."""
     memory, began = Memory(), time.monotonic()
     memory.start()
@@ -241,20 +274,23 @@ def judge(number: int, data: bytes) -> str:
     events = document if isinstance(document, list) else document["traceEvents"]
     if not found.elements == frame.events == len(events):
         return f"{len(events)} events, of which {found.elements} were verified and {frame.events} became columns"
+    if content(stored(data, path)) != content(frame):
+        return "stored columns tell something else"
     return ""
 
 
-def run(numbers: range, files: list[bytes]) -> dict[int, str]:
-    judge(-1, files[0])  # what is needed once is no growth
-    return {number: said for number in numbers if (said := judge(number, mutate(number, files)))}
+def run(numbers: range, files: list[bytes], folder: Path) -> dict[int, str]:
+    path = folder / "columns.parquet"
+    judge(-1, files[0], path)  # what is needed once is no growth
+    return {number: said for number in numbers if (said := judge(number, mutate(number, files), path))}
 
 
-def test_damaged_files_of_our_own_get_the_right_answer() -> None:
-    assert run(range(QUICK), own_files()) == {}
+def test_damaged_files_of_our_own_get_the_right_answer(tmp_path: Path) -> None:
+    assert run(range(QUICK), own_files(), tmp_path) == {}
 
 
-def test_damaged_real_files_get_the_right_answer(shared_data: Path) -> None:
-    assert run(range(QUICK // 3), real_files(shared_data)) == {}
+def test_damaged_real_files_get_the_right_answer(shared_data: Path, tmp_path: Path) -> None:
+    assert run(range(QUICK // 3), real_files(shared_data), tmp_path) == {}
 
 
 def test_the_damage_is_of_every_kind_and_some_of_it_survives() -> None:
@@ -270,5 +306,5 @@ def test_the_damage_is_of_every_kind_and_some_of_it_survives() -> None:
 @pytest.mark.full
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(QUICK, QUICK + ALL, BATCH))
-def test_ten_thousand_damaged_real_files_get_the_right_answer(shared_data: Path, first: int) -> None:
-    assert run(range(first, first + BATCH), [*own_files(), *real_files(shared_data)]) == {}
+def test_ten_thousand_damaged_real_files_get_the_right_answer(shared_data: Path, tmp_path: Path, first: int) -> None:
+    assert run(range(first, first + BATCH), [*own_files(), *real_files(shared_data)], tmp_path) == {}
