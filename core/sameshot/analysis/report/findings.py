@@ -29,7 +29,9 @@ def findings(view: View) -> tuple[Finding, ...]:
     found = [
         _linked(view, sentence)
         for sentence in summary.findings
-        if not any(_plain(sentence).startswith(known) for known in said) and not _is_verdict(sentence)
+        if not any(_plain(sentence).startswith(known) for known in said)
+        and not _is_verdict(sentence)
+        and not sentence.startswith(_MEASURED)
     ]
     text = " ".join(summary.findings)
     found += [item for item in _measured(view) if item.text.rstrip(".") not in text]
@@ -39,6 +41,10 @@ def findings(view: View) -> tuple[Finding, ...]:
 
 def _plain(sentence: str) -> str:
     return sentence.rstrip(".").lower()
+
+
+_MEASURED = ("data-bound", "host-bound", "slow link")
+"""What these sentences of the summary say, `_measured` says with the place that proves it."""
 
 
 def _is_verdict(sentence: str) -> bool:
