@@ -81,6 +81,9 @@ def test_two_of_128_ranks_get_no_verdict(shared_data: Path) -> None:
     assert summary.late.ranks == ()
     assert summary.findings[0].startswith("126 of 128 ranks have no verified trace")
     assert summary.findings[0].endswith("all numbers rest on the other 2")
+    assert "rank 12 (" in summary.findings[0]
+    assert "and 115 more" in summary.findings[0], "of many missing ranks, the first are named; all are in the table"
+    assert len(summary.missing) == 126
     assert summary.slow_links == ()
 
 

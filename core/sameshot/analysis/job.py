@@ -42,6 +42,7 @@ _MOST_ROWS = 1_000
 _NOTABLE = 64
 _SIGNIFICANT = 0.1  # of all GPU time: less is no finding
 _MOST_LINKS = 3
+_MOST_NAMES = 12
 _ALL_DETAILS = 256  # of more ranks, tables per rank are kept for notable ones and some evenly spread ones
 _ALL_TIMELINES = 1_024  # of more ranks, timelines as well
 _DETAILS = "operators kernels untraced_python idle kernel_rows copies queues pauses communication"
@@ -116,8 +117,8 @@ def findings(summary: Summary) -> list[str]:
     """What a person should know first, most important first; one short sentence each."""
     found = []
     if summary.missing:
-        names = ", ".join(
-            f"{name} ({m.reason})" for name, m in zip(summary.missing_ranks, summary.missing, strict=True)
+        names = _listed(
+            [f"{name} ({m.reason})" for name, m in zip(summary.missing_ranks, summary.missing, strict=True)]
         )
         found.append(
             f"{len(summary.missing)} of {count(summary.expected_ranks, 'rank')} "
@@ -315,12 +316,12 @@ def _warnings(
             )
     tardy = [r.label for r in ranks if (a := _artifact(targets, r)) is not None and a.late_start]
     if tardy:
-        yield f"The offered start could not be met on {', '.join(tardy)}: {_its(tardy)} window began late."
+        yield f"The offered start could not be met on {_listed(tardy)}: {_its(tardy)} window began late."
     doubles = [
         f"rank {rank}" for rank, n in Counter(r.identity.rank for r in ranks).items() if n > 1 and rank is not None
     ]
     if doubles:
-        yield f"More than one trace claims {', '.join(doubles)}; each is shown under its target's name as well."
+        yield f"More than one trace claims {_listed(doubles)}; each is shown under its target's name as well."
     unknown: Counter[str] = Counter()
     for rank in ranks:
         unknown.update(rank.trace.unknown_categories)
@@ -329,6 +330,13 @@ def _warnings(
         yield f"Events of unknown categories were counted but not interpreted: {listed}."
     if ranks and not any(rank.steps.count for rank in ranks):
         yield f"No training steps could be recognised: {_uncapitalised(ranks[0].steps.note)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """A few names, or the first of many and how many more there are."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"
 
 
 def _its(names: Sequence[str]) -> str:
@@ -359,7 +367,7 @@ def _notes(ranks: Sequence[RankSummary]) -> Iterable[str]:
                     "were too many) and are left out."
                 ].append(rank.label)
     for note, labels in notes.items():
-        yield f"{', '.join(labels)}: {note}"
+        yield f"{_listed(labels)}: {note}"
     if len(ranks) > _ALL_DETAILS:
         without = "tables" if len(ranks) <= _ALL_TIMELINES else "tables and timelines"
         yield (
