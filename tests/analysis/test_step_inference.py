@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from gloo_job import FETCH, span
 
+from sameshot.analysis.data_wait import find_fetches
 from sameshot.analysis.frame import FrameBuilder
 from sameshot.analysis.host import main_thread
+from sameshot.analysis.intervals import EMPTY
 from sameshot.analysis.measures import Confidence
 from sameshot.analysis.steps import Host, Mark, find_steps, infer_steps
 from sameshot.analysis.summary import StepMethod, Steps
@@ -37,7 +39,8 @@ def steps(found: list[Mark], backward: list[int] | None = None, every: int = 10)
     """The same operator begins every ten moments, so that all steps do alike."""
     last = max((end for _, end, _ in found), default=0)
     start = np.arange(50, last, every, dtype=np.int64)
-    return infer_steps(Host(sorted(found), start, np.zeros_like(start), np.asarray(sorted(backward or [])), 50))
+    fetch = np.asarray(sorted(backward or []), dtype=np.int64) - 1
+    return infer_steps(Host(sorted(found), start, np.zeros_like(start), fetch + 1, 50, fetch))
 
 
 def test_the_ends_of_optimizer_steps_are_the_edges() -> None:
@@ -101,7 +104,7 @@ def test_two_optimizers_of_one_name_each_with_its_backward_pass_are_paired() -> 
 
 def test_uneven_steps_are_not_mistaken_for_two_optimizers() -> None:
     ends = [100, 190, 320, 400, 540, 610, 750, 830]
-    found = steps(marks(*ends), [end - 50 for end in ends], every=1)
+    found = steps(marks(*ends), [end - 50 for end in ends], every=1000)
     assert found.count == 7
     assert found.confidence is not Confidence.LOW
 
@@ -186,7 +189,9 @@ def steps_of(events: list[dict[str, Any]]) -> Steps:
     frames = FrameBuilder()
     found = read_trace(io.BytesIO(json.dumps({"traceEvents": events}).encode()), ColumnBuilder(frames))
     frame = frames.frame()
-    return find_steps(frame, main_thread(frame), found.window_start_ns)
+    main, window = main_thread(frame), (found.window_start_ns, found.window_end_ns)
+    fetches = find_fetches(frame, main, window)
+    return find_steps(frame, main, window[0], EMPTY if fetches is None else fetches.spans.start)
 
 
 def durations(found: Steps) -> list[int]:
@@ -252,15 +257,21 @@ def test_a_critic_that_trains_five_times_as_often_is_never_a_high_answer() -> No
             assert found.count == 4, "from generator to generator"
 
 
-def test_two_equal_networks_that_share_a_batch_are_never_a_high_answer() -> None:
-    loop = Loop()
-    for _ in range(10):
-        loop.call(FETCH, 1.5, cat="user_annotation")
-        for _ in range(2):
-            loop.forward()
-            loop.backward()
-            loop.optimize(ADAM)
-    assert steps_of(loop.events).confidence in (Confidence.MEDIUM, Confidence.LOW)
+def test_two_equal_networks_that_share_a_batch_are_one_step_and_without_a_fetch_never_a_high_answer() -> None:
+    for fetch in (True, False):
+        loop = Loop()
+        for _ in range(10):
+            loop.begins.append(loop.now)
+            if fetch:
+                loop.call(FETCH, 1.5, cat="user_annotation")
+            for _ in range(2):
+                loop.forward()
+                loop.backward()
+                loop.optimize(ADAM)
+        found = steps_of(loop.events)
+        assert found.confidence in (Confidence.MEDIUM, Confidence.LOW)
+        if fetch:
+            assert durations(found)[:-1] == pytest.approx(loop.turn_ns, rel=0.02)
 
 
 def test_an_evaluation_inside_makes_one_long_step_and_no_more_steps() -> None:

@@ -11,7 +11,7 @@ from sameshot.analysis.data_wait import data_wait, feel, find_fetches
 from sameshot.analysis.device.temporal import Occupancy, device_parts, occupancy
 from sameshot.analysis.device.work import gather
 from sameshot.analysis.frame import Frame
-from sameshot.analysis.intervals import Spans
+from sameshot.analysis.intervals import EMPTY, Spans
 from sameshot.analysis.pauses import pauses
 from sameshot.analysis.steps import find_steps
 from sameshot.analysis.summary import Part, RankSummary, Steps, TraceFacts
@@ -45,7 +45,8 @@ def summarise(
     felt = feel(frame, work, running, main, fetches)
     on_device = device.measure(frame, window=window, felt=felt.idle, main=main, work=work, found=running)
     traffic = communication.measure(frame, window=window, fetching=spans[Part.DATA_WAIT], working=spans[Part.OPERATORS])
-    steps = _steps(find_steps(frame, main, first), spans, running if frame.device else None, first)
+    fetch = EMPTY if fetches is None else fetches.spans.start
+    steps = _steps(find_steps(frame, main, first, fetch), spans, running if frame.device else None, first)
     edges = np.asarray(steps.edges, dtype=np.int64) + first
     oddities = Counter(frame.oddities)
     oddities.update(on_device.oddities)

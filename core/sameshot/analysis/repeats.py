@@ -7,8 +7,8 @@ differs at the borders of a step.
 
 Nothing in such a sequence proves that a turn is a training step, rather than a layer, a micro-batch, or several steps;
 only what is known about its parts makes that likely. A turn without a backward pass is not called a step at all (it may
-be a layer), one without an optimizer's operators only with low confidence (it may be a micro-batch), and no answer says
-more than medium.
+be a layer), one without an optimizer's operators or without a fetch only with low confidence (it may be a micro-batch,
+or one of several networks that are trained in turn), and no answer says more than medium.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _sequence(
         start=start,
         end=end,
         words=[frame.names[code] for code in used.tolist()],
-        fetch=frame.named(names.is_fetch)[used],
+        fetch=(frame.named(names.is_fetch) | frame.named(names.sounds_like_fetch))[used],
         optimizer=frame.named(is_optimizer)[used],
         forward=~frame.named(is_backward)[used],
         backward=backward,
@@ -221,6 +221,9 @@ def _steps(sequence: Sequence, turns: Turns) -> Steps:
     if not _holds(sequence, turns, sequence.optimizer).all():
         confidence = Confidence.LOW
         remarks.append("no optimizer is seen in them, so these may be micro-batches")
+    if not _holds(sequence, turns, sequence.fetch).all():
+        confidence = Confidence.LOW
+        remarks.append("not each of them fetches data, so a step may have several")
     if len(edges) < 5:
         confidence = Confidence.LOW
         remarks.append("only a few fit into the window")

@@ -19,7 +19,7 @@ import numpy as np
 from sameshot.analysis import names
 from sameshot.analysis.frame import Bools, Frame
 from sameshot.analysis.host import on
-from sameshot.analysis.intervals import EMPTY, Ints
+from sameshot.analysis.intervals import Ints
 from sameshot.analysis.measures import Confidence
 from sameshot.analysis.names import Cat
 from sameshot.analysis.repeats import find_repeats
@@ -30,6 +30,7 @@ _CLEARLY_LONGER = 1.5
 _ALIKE = 0.05  # steps may differ by this share of their operators
 _EXACTLY = 0.02  # of operators, or of the time of a step
 _MOST_NAMES = 256
+_FEW = 0.3  # of the steps
 
 Mark = tuple[int, int, str]  # start, end, name
 
@@ -47,24 +48,25 @@ class Host(msgspec.Struct, frozen=True):
     backward: Ints
     first: int
     """When the window begins."""
-    fetch: Ints = EMPTY
+    fetch: Ints
 
 
-def find_steps(frame: Frame, main: int | None, first: int) -> Steps:
-    """The steps of one rank; edges in the time of the frame. Marks of other threads or of the device don't count."""
-    found = infer_steps(host_of(frame, main, first))
+def find_steps(frame: Frame, main: int | None, first: int, fetch: Ints) -> Steps:
+    """The steps of one rank, in a window that begins at `first`; edges in the time of the frame.
+
+    `fetch` is when the main thread began to fetch data. Marks of other threads or of the device don't count.
+    """
+    found = infer_steps(host_of(frame, main, first, fetch))
     if found.method is StepMethod.UNKNOWN and not _has_marks(frame, main):
         return find_repeats(frame, main) or found
     return found
 
 
-def host_of(frame: Frame, main: int | None, first: int) -> Host:
+def host_of(frame: Frame, main: int | None, first: int, fetch: Ints) -> Host:
     """The part of a frame that steps are inferred from."""
     marks: list[Mark] = []
-    fetches: list[Ints] = []
     for cat in (Cat.ANNOTATION, Cat.OPERATOR):
         rows = on(frame.rows(cat), main)
-        fetches.append(rows.start[frame.named(names.is_fetch)[rows.name]])
         rows = rows[frame.named(names.is_step_mark)[rows.name]]
         columns = (rows.start.tolist(), rows.end.tolist(), rows.name.tolist())
         marks += [(start, end, frame.names[name]) for start, end, name in zip(*columns, strict=True)]
@@ -72,14 +74,7 @@ def host_of(frame: Frame, main: int | None, first: int) -> Host:
     operators = on(every, main)
     operators = operators[~frame.named(names.is_wrapper)[operators.name]]
     backward = every.start[frame.named(names.is_backward)[every.name]]
-    return Host(
-        sorted(marks),
-        operators.start,
-        operators.name.astype(np.int64),
-        backward,
-        first,
-        np.sort(np.concatenate(fetches)),
-    )
+    return Host(sorted(marks), operators.start, operators.name.astype(np.int64), backward, first, fetch)
 
 
 def _has_marks(frame: Frame, main: int | None) -> bool:
@@ -128,9 +123,9 @@ def _from_optimizers(host: Host, calls: list[Mark]) -> Steps:
     edges = _merge(host, calls, doubts)
     if len(edges) < 2:
         return _unknown(f"The window holds {len(edges)} optimizer step(s): fewer than two whole training steps.")
-    edges = _pair(host, edges, doubts)
-    if len(host.fetch) and (np.diff(np.searchsorted(host.fetch, edges)) == 0).any():
-        doubts.add(Confidence.MEDIUM, "not each of them fetches data, so several may belong to one step")
+    edges = _by_fetch(host, edges, doubts)
+    if len(edges) > 1:
+        edges = _pair(host, edges, doubts)
     if (begin := _whole_before(host, edges)) is not None:
         edges = np.concatenate(([begin], edges))
     if len(edges) < 3:
@@ -192,6 +187,26 @@ def _where(values: Ints, keep: list[bool]) -> Ints:
     return values[np.asarray(keep, dtype=np.bool_)]
 
 
+def _by_fetch(host: Host, edges: Ints, doubts: _Doubts) -> Ints:
+    """Optimizer calls after the same fetch are of one step; without fetches nobody knows that they are not."""
+    if not len(host.fetch):
+        doubts.add(Confidence.MEDIUM, "no fetch of data is seen, so several calls might belong to one step")
+        return edges
+    passed = np.searchsorted(host.fetch, edges)
+    last = np.append(passed[1:] != passed[:-1], True)
+    if last.all():
+        return edges
+    sizes = np.diff(np.concatenate(([-1], np.flatnonzero(last))))
+    usual = int(np.median(sizes))
+    regular = bool((sizes[1:-1] == usual).all())
+    doubts.add(
+        Confidence.MEDIUM if regular else Confidence.LOW,
+        f"{len(edges)} optimizer calls come after {int(last.sum())} fetches, so these were counted",
+    )
+    kept = _where(edges, last.tolist())
+    return kept[:-1] if sizes[-1] < usual else kept  # the window may end inside a step
+
+
 def _pair(host: Host, edges: Ints, doubts: _Doubts) -> Ints:
     """Compare what lies between the ends: two kinds that take turns are two optimizers of one step."""
     gaps = np.diff(edges)
@@ -214,8 +229,10 @@ def _pair(host: Host, edges: Ints, doubts: _Doubts) -> Ints:
             return edges[::2]
         doubts.add(Confidence.LOW, "long and short gaps take turns: these may be two optimizers")
     if held is not None and (different := int((~_alike(held)).sum())):
+        few = different <= _FEW * len(gaps)
         doubts.add(
-            Confidence.MEDIUM, f"{different} of {len(gaps)} do clearly more or less than the others (an evaluation?)"
+            Confidence.MEDIUM if few else Confidence.LOW,
+            f"{different} of {len(gaps)} do clearly more or less than the others (an evaluation?)",
         )
     return edges
 
