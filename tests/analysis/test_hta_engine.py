@@ -243,6 +243,17 @@ def test_an_analysis_that_dies_is_named_and_the_others_are_done(tmp_path: Path, 
 
 
 @needs_hta
+def test_dying_after_all_is_done_costs_nothing(tmp_path: Path, stand_in: Path) -> None:
+    analysis = stand_in / "trace_analysis.py"
+    analysis.write_text(
+        analysis.read_text() + "import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.SIGSEGV)\n"
+    )
+    manifest, storage = ordered(tmp_path)
+    found = run_hta(manifest, storage, tmp_path / "out")
+    assert (found.failures, found.ranks, len(found.tables)) == ((), (0, 1, 2), 6)
+
+
+@needs_hta
 def test_a_broken_installation_is_one_failure(tmp_path: Path, stand_in: Path) -> None:
     (stand_in / "__init__.py").write_text("raise ImportError('libfoo.so.7 is missing')\n")
     manifest, storage = ordered(tmp_path)

@@ -158,7 +158,7 @@ class _Run:
             cause = self._once(task)
             notes = _notes(Path(task.notes))
             doing = self._take(notes)
-            if cause is None:
+            if cause is None or not self._pending:  # how it ended does not matter once all is noted
                 return
             error, detail = cause
             if doing is None or (doing.analysis == LOADING and doing.rank is None):
@@ -184,6 +184,7 @@ class _Run:
             elif note.what == "table":
                 self.tables.append(note.name)
             elif note.what == "done":
+                doing = None
                 self._pending.remove(note.analysis)
             elif note.what == "failed":
                 self.failures.append(HtaFailure(note.analysis, note.rank, note.error, note.detail))
