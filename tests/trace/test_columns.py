@@ -183,6 +183,47 @@ def test_how_times_are_written_is_counted(tmp_path: Path) -> None:
     assert (footer.oddities, footer.warnings) == (builder.oddities, found.warnings)
 
 
+def test_large_fractions_alone_are_flagged_too() -> None:
+    data = trace(*(SPAN | {"ts": 1694128201431930.25 + at, "dur": 0.5} for at in range(3)))
+    rows, found, builder = live_rows(data)
+    assert [row["ts"] for row in rows] == [1_694_128_201_431_930_250 + at * 1000 for at in range(3)]
+    assert builder.oddities == {"fractional timestamp beyond 2^43 µs, no longer exact to 1 ns": 3}
+    assert found == verify(io.BytesIO(data))
+    assert "too large" in found.warnings[0]
+
+
+def test_what_the_profiler_adds_moves_no_border_of_the_window() -> None:
+    added = [
+        {"ph": "i", "name": "Iteration Start: PyTorch Profiler", "ts": 1, "s": "g"},
+        {"ph": "I", "name": "Record Window End", "ts": 99, "cat": None},
+        {"ph": "X", "name": "PyTorch Profiler (0)", "cat": "Trace", "ts": 2, "dur": 90},
+        {"ph": "X", "name": "Buffer Flush", "cat": "overhead", "ts": 2, "dur": 90},
+        {"ph": "s", "cat": "ac2g", "id": 1, "ts": 3},
+        {"ph": "M", "name": "process_name", "ts": 0},
+    ]
+    data = trace(*added, SPAN)
+    _, found, _ = live_rows(data)
+    assert (found.window_start_ns, found.window_end_ns, found.events) == (10_000, 15_000, 1)
+    assert live_rows(trace(added[0] | {"cat": "cpu_op"}, SPAN))[1].window_start_ns == 1_000
+
+
+def test_old_spellings_are_read_where_their_meaning_is_certain() -> None:
+    events = [
+        SPAN | {"args": {"external id": 7, "Device": 25738}},
+        SPAN | {"args": {"external id": 7, "External id": 8}},
+        {"ph": "i", "name": "[memory]", "ts": 1, "args": {"Bytes": -512, "Device Id": 0}},
+        SPAN | {"name": "hipMalloc", "args": {"size": "4096", "cid": 9}},
+        SPAN | {"name": "cudaMalloc", "args": {"size": "4096"}},
+        SPAN | {"cat": "kernel", "args": {"graph id": 3, "graph node id": 4}},
+    ]
+    rows = live_rows(trace(*events))[0]
+    assert [row["external_id"] for row in rows[:2]] == [7, 8]
+    assert [row["bytes"] for row in rows] == [None, None, -512, 4096, None, None]
+    assert [row["device"] for row in rows] == [None] * 6
+    assert rows[5]["graph_id"] == 3
+    assert [row["correlation"] for row in rows] == [None] * 6
+
+
 # -- begin and end ---------------------------------------------------------------------------------------------------
 
 
@@ -317,6 +358,16 @@ def store_in_memory(data: bytes) -> None:
     writer = ColumnWriter(Path("unused"))
     builder = ColumnBuilder(writer)
     writer.close(builder.facts(verify(io.BytesIO(data), sink=builder, block_size=64)))
+
+
+def test_of_several_labels_of_a_thread_the_last_in_the_file_holds(tmp_path: Path) -> None:
+    label = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1}
+    names = [label | {"ts": ts, "args": {"name": name}} for ts, name in ((5, "first"), (9, "second"), (1, "last"))]
+    data = trace(*names, SPAN, label | {"tid": 2, "args": {"name": "no span is here"}})
+    frame, _ = frame_of(data)
+    assert frame.thread_names == {0: "last"}
+    store(data, tmp_path / "c")
+    assert contents(stored_frame(tmp_path / "c")) == contents(frame)
 
 
 @settings(max_examples=200, deadline=None)
@@ -525,6 +576,15 @@ def test_millions_of_different_names_need_no_more_memory(tmp_path: Path) -> None
             out.write(b'{"ph":"X","cat":"cpu_op","name":"%s","pid":1,"tid":1,"ts":%d,"dur":1},' % (name, at))
         out.write(json.dumps(SPAN).encode() + b"]")
     assert peak_mib(LOAD, str(source), str(tmp_path / "c")) < 128
+    largest = 0
+
+    class Largest:
+        def chunk(self, chunk: Chunk, words: Dictionaries) -> None:
+            nonlocal largest
+            largest = max(largest, len(words.name))
+
+    verify(source, sink=ColumnBuilder(Largest()))
+    assert largest < 200_000
     footer = read_footer(tmp_path / "c")
     assert footer.events == 400_001
     seen: set[str] = set()
