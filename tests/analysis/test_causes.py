@@ -6,6 +6,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from hand_made import group, rank, reduced, stream
 from make_job import GpuJob, Slow
 from planted import detailed, manifest_for, mapped, verdict
 
@@ -14,6 +15,7 @@ from sameshot.analysis.cause import CAUSES, Spent, because, blame, explain_lost
 from sameshot.analysis.summary import Cause, Confidence, Lost, Verdict
 
 MS = 1_000_000
+US = 1_000
 PLANTED = 8.0  # ms per step
 
 
@@ -162,6 +164,40 @@ def test_half_of_a_group_is_not_enough_to_accuse_and_more_is_never_of_high_confi
 def test_two_late_ranks_with_different_causes_are_both_named() -> None:
     summary = verdict(GpuJob(steps=15, slow=(Slow(2, "compute", PLANTED), Slow(5, "host", PLANTED + 1))))
     assert sorted(named(summary), key=str) == [(2, Cause.COMPUTE), (5, Cause.HOST)]
+
+
+def test_the_bubble_of_a_pipeline_is_nobodys_fault() -> None:
+    """Two pipelines of two stages. Stage 0 (ranks 0 and 2) ends each step last, because it waits for what stage 1 sends
+    back: so it comes 5.9 ms late to the collective of all ranks, step after step."""
+    world, pairs = "group 0 [0, 1, 2, 3]", ["group 1 [0, 1]", "group 1 [0, 1]", "group 2 [2, 3]", "group 2 [2, 3]"]
+    steps = range(12)
+    begins = [1_000.0 + 20_000 * k + 37 * k * k for k in steps]  # µs
+    ranks = []
+    for number in range(4):
+        first = number in (0, 2)
+        arrives = (13_900.0 if number == 2 else 14_000.0) if first else 8_100.0
+        every = stream(world, ["all_reduce 10 Float"] * 12, [at + 14_040 for at in begins], [14_040 - arrives] * 12)
+        sends = stream(
+            pairs[number], ["send_recv 10 Float"] * 12, [at + 8_040 for at in begins], [7_040.0 if first else 40.0] * 12
+        )
+        every = msgspec.structs.replace(
+            every,
+            exposed=every.dur,
+            compute=((7_000 if first else 8_000) * US,) * 12,
+            other=((7_000 if first else 0) * US,) * 12,
+            data=(0,) * 12,
+        )
+        sends = msgspec.structs.replace(
+            sends, exposed=sends.dur, compute=(8_000 * US,) * 12, other=(0,) * 12, data=(0,) * 12
+        )
+        ranks.append(rank(number, [every, sends], [group(world, 4, "0"), group(pairs[number], 2, pairs[number][6])]))
+    summary = reduced(ranks)
+    assert summary.late.ranks == ()
+    assert summary.late.verdict is Verdict.UNKNOWN
+    assert "2 ranks came last steadily" in summary.late.reason
+    assert "a dependency, as in a pipeline" in summary.late.reason
+    assert {one.label for one in summary.stragglers} == {"rank 0"}, "it came last, which is no verdict"
+    assert summary.stragglers[0].cause == "other_group"
 
 
 # ---- the arithmetic, by hand

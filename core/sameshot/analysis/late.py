@@ -11,7 +11,8 @@ chance, so one bad moment proves nothing. A rank is named if it is late *step af
               and median over s of lateness(r, s) ≥ threshold
               and lateness(r, s) ≥ threshold / 2 in at least 4 of 5 steps
               and one part of its main thread explains it (gloo; see `cause`)
-              and it was not itself kept waiting in another group: then whoever it waited for is named (GPUs)
+              and it was not itself kept waiting in another group: then whoever it waited for is named, if that can be
+                  found (GPUs)
 
     threshold = max(share of the median step, 3 × noise, floor)
     share     = 20 % for gloo, 5 % for NCCL
@@ -168,17 +169,18 @@ def judge(
         return _moment(ranks, usable, common)
     found = [_judged(ranks, one) for one in long]
     named = _merged(ranks, [late for judged in found for late in judged.named], [one.arrivals for one in usable])
-    unexplained = [label for judged in found for label in judged.unexplained]
+    unexplained = [label for judged in found for label in (*judged.unexplained, *judged.passing)]
     if not named and not unexplained and not any(one.per_step for one in long):
         moment = _moment(ranks, usable, common)
         if moment.ranks:
             return moment
     chosen = next((judged for judged in found if judged.named), None) or next(
-        (judged for judged in found if judged.unexplained), max(found, key=lambda judged: judged.reach)
+        (judged for judged in found if judged.unexplained or judged.passing),
+        max(found, key=lambda judged: judged.reach),
     )
     return Lateness(
         verdict=Verdict.LATE if named else Verdict.UNKNOWN if unexplained else Verdict.NONE,
-        reason=_reason(chosen, named, unexplained, groups=len(long)),
+        reason=_reason(chosen, named, groups=len(long)),
         ranks=tuple(named),
         rests_on_ranks=len({index for one in long for index in one.ranks}),
         rests_on_steps=chosen.evidence.lateness.shape[1],
@@ -212,6 +214,7 @@ class _Judged(msgspec.Struct, frozen=True):
     threshold: int
     named: list[_Candidate]
     unexplained: list[str]
+    passing: list[str]  # came last because they waited elsewhere, for whom is not known
 
     @property
     def reach(self) -> float:
@@ -226,13 +229,16 @@ def _judged(ranks: Sequence[RankSummary], evidence: Evidence) -> _Judged:
     chosen = [int(i) for i in np.argsort(-median) if median[i] >= threshold and steady[i] >= _STEADY]
     named: list[_Candidate] = []
     unexplained: list[str] = []
+    passing: list[str] = []
     for row in chosen:
         late = _late_rank(ranks, evidence, row, chosen, float(median[row]), float(steady[row]), threshold)
         if late is None:
             unexplained.append(ranks[evidence.ranks[row]].label)
+        elif late.late.cause is Cause.OTHER_GROUP and late.root == late.index:
+            passing.append(late.late.label)
         else:
             named.append(late)
-    return _Judged(evidence, median, steady, threshold, named, unexplained)
+    return _Judged(evidence, median, steady, threshold, named, unexplained, passing)
 
 
 def _threshold(evidence: Evidence, median: npt.NDArray[np.float64]) -> int:
@@ -423,7 +429,7 @@ def _waits(ranks: Sequence[RankSummary], waited: Mapping[int, int]) -> dict[str,
     return {ranks[index].label: ns for index, ns in longest if ns > 0}
 
 
-def _reason(judged: _Judged, named: list[LateRank], unexplained: list[str], *, groups: int) -> str:
+def _reason(judged: _Judged, named: list[LateRank], *, groups: int) -> str:
     evidence, median, threshold = judged.evidence, judged.median, judged.threshold
     over = f" in {groups} groups" if groups > 1 else ""
     if named:
@@ -431,10 +437,16 @@ def _reason(judged: _Judged, named: list[LateRank], unexplained: list[str], *, g
         needed = f"a rank must be later than {ms(threshold)} to be named."
         return f"Steady over {_units(evidence, 'matched ')}{over}; {needed}{assumed}"
     worst = ms(max(float(median.max()), 0.0))
-    if unexplained:
+    if judged.passing:
         return (
-            f"{count(len(unexplained), 'rank')} came last steadily ({worst} per step), but nothing on the main thread "
-            "explains it: everything is a little slower there, as on an overloaded host. So nobody is accused."
+            f"{count(len(judged.passing), 'rank')} came last steadily ({worst} per step) to {evidence.arrivals.where}, "
+            "because of what other groups did, in which nobody was found to blame: a dependency, as in a pipeline, or "
+            "a group that could not be matched. So nobody is accused."
+        )
+    if judged.unexplained:
+        return (
+            f"{count(len(judged.unexplained), 'rank')} came last steadily ({worst} per step), but nothing on the main "
+            "thread explains it: everything is a little slower there, as on an overloaded host. So nobody is accused."
         )
     nobody = f"Nobody is steadily late over {_units(evidence, 'matched ')}{over}"
     if median.max() < threshold:
