@@ -146,6 +146,36 @@ def test_recorded_python_says_what_ran_where_no_operator_did() -> None:
     ]
 
 
+def test_one_python_builtin_is_one_name_whatever_object_it_belongs_to() -> None:
+    found = summary_of(
+        main("train.py(3): main", 0, 100, cat="python_function"),
+        *(
+            main(f"<built-in method get of Queue object at 0x7f{at}0>", at, 8, cat="python_function")
+            for at in (10, 30, 60)
+        ),
+    )
+    assert [(f.name, f.count, f.self_time) for f in found.untraced_python] == [
+        ("train.py(3): main", 1, 76 * MS),
+        ("<built-in method get of Queue object>", 3, 24 * MS),
+    ]
+
+
+def test_backward_operators_of_older_torch_are_known_by_their_own_names() -> None:
+    found = summary_of(main("aten::mm", 0, 10), span("MmBackward", 10, 20, pid=9, tid=44), main("aten::add", 35, 5))
+    assert found.parts == parts(operators=15, backward_thread=20, untraced=5)
+
+
+def test_a_thread_that_only_fetches_is_not_the_main_thread_where_another_steps() -> None:
+    """Some loops fetch on a thread of their own, ahead of time: then the main thread does not wait."""
+    found = summary_of(
+        *(main(OPTIMIZER, at, 5, cat="user_annotation") for at in (20, 50)),
+        *(span(FETCH, at, 9, cat="user_annotation", pid=9, tid=5) for at in (0, 10, 20, 30)),
+    )
+    assert found.main_thread == "9/9"
+    assert found.parts.data_wait == 0
+    assert found.data_wait is None
+
+
 def test_a_collective_cut_off_by_the_end_of_the_recording_is_no_evidence() -> None:
     def gloo(start: float, length: float, tid: int) -> dict[str, Any]:
         return span("gloo:all_reduce", start, length, cat="user_annotation", pid=9, tid=tid)

@@ -26,11 +26,14 @@ def main_thread(frame: Frame) -> int | None:
         votes = np.bincount(np.concatenate([rows.lane[marks[rows.name]] for rows in tables]))
         if len(votes):
             return int(votes.argmax())
-    operators = tables[1]
-    lanes = np.unique(np.concatenate([rows.lane for rows in tables])).tolist()
-    firsts = [lane for lane in lanes if str(frame.lanes[lane][0]) == str(frame.lanes[lane][1])]
-    busy = {lane: operators[operators.lane == lane].spans.total for lane in firsts or lanes}
-    return max(busy, key=lambda lane: (busy[lane], -lane), default=None)
+    annotations, operators = tables
+    for rows, more in ((operators, annotations), (frame.rows(Cat.RUNTIME), Rows()), (frame.rows(Cat.PYTHON), Rows())):
+        lanes = np.unique(np.concatenate((rows.lane, more.lane))).tolist()
+        firsts = [lane for lane in lanes if str(frame.lanes[lane][0]) == str(frame.lanes[lane][1])]
+        if lanes:
+            busy = {lane: rows[rows.lane == lane].spans.total for lane in firsts or lanes}
+            return max(busy, key=lambda lane: (busy[lane], -lane))
+    return None
 
 
 def part_spans(frame: Frame, main: int | None, first: int, last: int, fetching: Spans) -> dict[Part, Spans]:
@@ -137,13 +140,18 @@ def python_in(frame: Frame, main: int | None, spans: Spans) -> tuple[NamedTime, 
 def ranked(
     frame: Frame, name: Codes, total: Ints, mine: Ints, top: int, leave_out: Bools | None = None
 ) -> tuple[NamedTime, ...]:
-    """The `top` names with the largest sum of self time (`mine`)."""
+    """The `top` names, as they are shown, with the largest sum of self time (`mine`)."""
     size = len(frame.names)
     counts = np.bincount(name, minlength=size)
-    # Sums of integers in float64 are exact below 2^53 (of ns: 104 days).
-    totals = np.bincount(name, weights=total, minlength=size)
-    selves = np.bincount(name, weights=mine, minlength=size)
     there = np.flatnonzero(counts if leave_out is None else counts * ~leave_out)
-    order = there[np.lexsort((-totals[there], -selves[there]))].tolist()[: 4 * top]
-    best = sorted(order, key=lambda i: (-selves[i], -totals[i], frame.names[i]))[:top]
-    return tuple(NamedTime(names.short(frame.names[i]), int(counts[i]), int(totals[i]), int(selves[i])) for i in best)
+    # Sums of integers in float64 are exact below 2^53 (of ns: 104 days).
+    totals = np.bincount(name, weights=total, minlength=size)[there]
+    selves = np.bincount(name, weights=mine, minlength=size)[there]
+    # Python's builtins are recorded with the address of an object: the same function under many names.
+    sums: dict[str, tuple[int, float, float]] = {}
+    for code, *values in zip(there.tolist(), counts[there].tolist(), totals.tolist(), selves.tolist(), strict=True):
+        label = names.short(frame.names[code])
+        before = sums.get(label, (0, 0.0, 0.0))
+        sums[label] = (before[0] + values[0], before[1] + values[1], before[2] + values[2])
+    best = sorted(sums.items(), key=lambda pair: (-pair[1][2], -pair[1][1], pair[0]))[:top]
+    return tuple(NamedTime(label, count, int(whole), int(own)) for label, (count, whole, own) in best)

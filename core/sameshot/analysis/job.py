@@ -356,7 +356,7 @@ def _notes(ranks: Sequence[RankSummary]) -> Iterable[str]:
         )
     notes: defaultdict[str, list[str]] = defaultdict(list)
     for rank in ranks:
-        if rank.steps.method is StepMethod.UNKNOWN or "(" in rank.steps.note:
+        if rank.steps.method in (StepMethod.UNKNOWN, StepMethod.REPEATING) or "(" in rank.steps.note:
             notes[rank.steps.note].append(rank.label)
         for oddity, times in rank.trace.oddities.items():
             notes[f"Strange values in the trace: {oddity} ({times})."].append(rank.label)
