@@ -24,6 +24,7 @@ from sameshot.analysis.measures import (
     Imbalance,
     KernelRow,
     Launches,
+    Moment,
     NamedTime,
     Pause,
     QueueRow,
@@ -197,6 +198,11 @@ def full(ranks: int = 8, *, missing: int = 0, seed: int = 1, names: int = 20) ->
                      "the ranks of node-1 reach 20 GB/s in all_reduce of 25 MiB, others 45.9 GB/s"),
         ),
         imbalance=(Imbalance("compute", ranks, 600 * MS, 780 * MS, 0.3, f"rank {LATE}"),),
+        moments=tuple(
+            Moment("dp", "all_reduce", ranks, f"rank {LATE}", "data_wait", 20 * MS * i, 1000 + i, MS, 70 * MS - i,
+                   "rank 1", 19 * MS * i, 7000 + i, 9 * MS)
+            for i in range(24)
+        ),
         groups=tuple(Group(f"g{i}", f"dp-{i}", "[0, 1, 2, …", "data parallel", 8) for i in range(max(ranks // 8, 2))),
     )  # fmt: skip
 
@@ -321,5 +327,6 @@ def hostile(summary: Summary, text: str) -> Summary:
         groups=(Group(text, text, text, text, 1),),
         slow_links=(msgspec.structs.replace(summary.slow_links[0], sentence=text, group=text),),
         imbalance=(msgspec.structs.replace(summary.imbalance[0], measure=text, label=text),),
-        stragglers=(Straggler(text, text, 1, 1, 1, 0.5),),
+        stragglers=(Straggler(text, text, 1, 1, 1, 0.5, text, {text: 1}),),
+        moments=(Moment(text, text, 2, text, text, 1, 1, 1, 1, text, 1, 1, 1),),
     )

@@ -101,8 +101,8 @@ def test_a_summary_with_nothing_but_the_necessary_is_a_page_too() -> None:
     bare = msgspec.structs.replace(
         summary,
         findings=(), warnings=(), step_time=None, device=None, operators=(), kernels=(), collectives=(), alignments=(),
-        clocks=None, stragglers=(), waiting=None, bandwidth=(), slow_links=(), imbalance=(), groups=(), ranks=(),
-        analysed_ranks=1, parts=PartTimes(), common_window=None, notes=(),
+        clocks=None, stragglers=(), waiting=None, bandwidth=(), slow_links=(), imbalance=(), groups=(), moments=(),
+        ranks=(), analysed_ranks=1, parts=PartTimes(), common_window=None, notes=(),
         late=Lateness(Verdict.UNKNOWN, "There are no two ranks to compare.", (), 0, 0, 0, None, None, "By waiting."),
     )  # fmt: skip
     outline = Outline(render(bare))
@@ -133,6 +133,10 @@ def test_the_verdict_says_who_where_how_many_how_long_in_what_why_and_on_what_it
     ):  # fmt: skip
         assert words in verdict, words
     assert '<a href="#waits" data-find="rank 2">' in verdict, "the proof is one step away"
+    assert '<a href="#moments" data-find="rank 2">' in verdict
+    moment = part(text, "waiting").partition('id="moments"')[2].partition("</tr>\n<tr")[0]
+    assert '<td class="n" data-v="1000">1000</td>' in moment, "down to the events, on both sides"
+    assert '<td class="n" data-v="7000">7000</td>' in moment
 
 
 def test_nothing_significant_is_said_as_plainly() -> None:

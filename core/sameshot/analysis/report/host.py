@@ -54,7 +54,7 @@ def main_threads(view: View) -> Section | None:
                     Row(
                         (label(r), Cell(words.title_of(p.kind, words.PAUSES)), words.number(p.count),
                          words.time(p.total), words.time(p.longest),
-                         Cell(str(p.longest_event), value=p.longest_event)),
+                         words.index(p.longest_event)),
                         view.marked(r.label),
                     )
                     for r, p in pauses

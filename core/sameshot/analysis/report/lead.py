@@ -108,12 +108,14 @@ def tiles(view: View) -> Tiles:
     if (data := _data_wait(view)) is not None:
         found.append(data)
     if summary.waiting is not None:
+        rests = view.ranks(summary.late.rests_on_ranks or summary.analysed_ranks)
+        lost = summary.waiting_exposed
+        exposed = f"; {ms(lost)} of it with nothing else to do" if lost is not None and lost != summary.waiting else ""
         found.append(
             Tile(
                 "waiting",
                 ms(summary.waiting),
-                "for late ranks at collectives, summed over "
-                f"{view.ranks(summary.late.rests_on_ranks or summary.analysed_ranks)}",
+                f"for late ranks at collectives, summed over {rests}{exposed}",
                 words.exactly(summary.waiting),
             )
         )

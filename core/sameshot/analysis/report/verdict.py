@@ -115,6 +115,8 @@ def _proof(view: View, label: str) -> list[Link]:
         found.append(Link("timeline", "timeline"))
     if any(rank.waited is not None for rank in summary.ranks) or summary.stragglers:
         found.append(Link("waiting by rank", "waits", label))
+    if summary.moments:
+        found.append(Link("event by event", "moments", label if any(m.last == label for m in summary.moments) else ""))
     if summary.collectives:
         found.append(Link("collectives", "collectives"))
     if summary.alignments:

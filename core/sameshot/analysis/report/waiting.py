@@ -30,6 +30,8 @@ def waiting(view: View) -> Section | None:
     known = [rank for rank in summary.ranks if rank.waited is not None or rank.last_arrivals is not None]
     if known or view.stragglers:
         blocks.append(_by_rank(view, known))
+    if summary.moments:
+        blocks.append(_moments(view))
     if not blocks:
         return None
     whole = f" All waiting together: {ms(summary.waiting)}." if summary.waiting is not None else ""
@@ -43,6 +45,51 @@ def waiting(view: View) -> Section | None:
         + whole
         + rests,
         short="Waiting",
+    )
+
+
+def _moments(view: View) -> Table:
+    """Event by event: whoever doubts the sentences can look them up in the traces."""
+    return Table(
+        "moments",
+        "The costliest moments",
+        (
+            words.words("collective"),
+            words.words("group"),
+            words.words("came last"),
+            words.times("at", "After the start of that rank's own window"),
+            words.numbers("event", "Index in traceEvents of the rank that came last"),
+            words.words("because"),
+            words.times("transfer", "Its duration on the rank that came last"),
+            words.times("all waited", "Summed over all other ranks"),
+            words.words("waited longest"),
+            words.times("for"),
+            words.times("from", "After the start of that rank's own window"),
+            words.numbers("event", "Index in traceEvents of the rank that waited longest"),
+        ),
+        tuple(
+            Row(
+                (
+                    Cell(moment.kind, css="tight"),
+                    Cell(moment.group, css="faint tight"),
+                    Cell(moment.last, css="tight"),
+                    words.time(moment.start),
+                    words.index(moment.event),
+                    Cell(words.title_of(moment.cause, words.CAUSES), css="tight"),
+                    words.time(moment.transfer),
+                    words.time(moment.waiting),
+                    Cell(moment.victim, css="tight"),
+                    words.time(moment.victim_wait),
+                    words.time(moment.victim_start),
+                    words.index(moment.victim_event),
+                ),
+                view.marked(moment.last),
+            )
+            for moment in view.summary.moments
+        ),
+        note="One collective a line, with the events on both sides: their indices count in traceEvents of each rank's "
+        "trace.",
+        first=6,
     )
 
 

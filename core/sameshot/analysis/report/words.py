@@ -103,6 +103,11 @@ def number(value: int | None) -> Cell:
     return UNKNOWN if value is None else Cell(f"{value:,}", value=value)
 
 
+def index(value: int | None) -> Cell:
+    """The place of an event: not a number to be grouped."""
+    return UNKNOWN if value is None else Cell(str(value), value=value)
+
+
 def share(value: float | None) -> Cell:
     return UNKNOWN if value is None else Cell(percent(value), value=round(value, 6))
 
