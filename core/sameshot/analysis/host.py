@@ -28,7 +28,7 @@ def main_thread(frame: Frame) -> int | None:
             return int(votes.argmax())
     annotations, operators = tables
     for rows, more in ((operators, annotations), (frame.rows(Cat.RUNTIME), Rows()), (frame.rows(Cat.PYTHON), Rows())):
-        lanes = np.unique(np.concatenate((rows.lane, more.lane))).tolist()
+        lanes: list[int] = np.unique(np.concatenate((rows.lane, more.lane))).tolist()
         firsts = [lane for lane in lanes if str(frame.lanes[lane][0]) == str(frame.lanes[lane][1])]
         if lanes:
             busy = {lane: rows[rows.lane == lane].spans.total for lane in firsts or lanes}
