@@ -103,6 +103,8 @@ def test_a_drift_is_told_where_it_is_resolved_and_only_there() -> None:
         planted = (long.truth.drift_ppm[number(str(found.reference))] - long.truth.drift_ppm[number(clock.host)]) * 1000
         assert clock.drift is not None
         assert abs(clock.drift - planted) < 2_000, "ns per s"
+    islands = measured(dataclasses.replace(NOISY, steps=90, drift_ppm=50.0, hosts=4, islands=2, seed=4).run())
+    assert [clock.drift is None for clock in islands.hosts] == [True, False, True, True], "the reference, and unaligned"
     short = measured(dataclasses.replace(NOISY, steps=8, lag=0.0, seed=4).run())
     assert [clock.drift for clock in short.hosts] == [None] * 3
     assert "too few to tell a drift" in short.hosts[1].note

@@ -87,16 +87,16 @@ def solve(hosts: int, frames: int, edges: Edges, reference: int) -> Solution:
     drift, drift_errors = _best_paths(
         nodes, here[steep], there[steep], edges.slope[steep], edges.slope_error[steep], reference
     )
+    joined = steep & np.isfinite(drift[here])
+    drift, _ = _least_squares(drift, here[joined], there[joined], edges.slope[joined], edges.slope_error[joined])
     rough, rough_errors = _best_paths(nodes, here, there, edges.slope, edges.slope_error, reference)
-    steepest = np.abs(rough) + rough_errors
-    drift, _ = _least_squares(drift, here[steep], there[steep], edges.slope[steep], edges.slope_error[steep])
     return Solution(
         hosts=ahead[:hosts],
         frames=ahead[hosts:],
         errors=errors[:hosts],
         drifts=drift[:hosts],
         drift_errors=drift_errors[:hosts],
-        steepest=steepest[:hosts],
+        steepest=(np.abs(rough) + rough_errors)[:hosts],
         cycles=np.where(degree > 1, cycles, 0.0)[:hosts],
         contradicted=light[:hosts],
     )
@@ -125,8 +125,8 @@ def _best_paths(
 
 
 def _least_squares(start: Floats, here: Ints, there: Ints, value: Floats, error: Floats) -> tuple[Floats, Floats]:
-    """Improve values that a tree gave by all edges; the reference (exactly 0 in `start`) stays. Also the edges'
-    final weights, 1 for full."""
+    """Improve values that a tree gave by all edges, all of them between nodes that it reached; the reference (exactly 0
+    in `start`) stays. Also the edges' final weights, 1 for full."""
     solved = start.copy()
     weight = np.ones(len(value))
     if len(value) <= np.isfinite(start).sum() - 1:  # a tree: there is nothing to balance
@@ -147,7 +147,8 @@ def _balance(nodes: int, here: Ints, there: Ints, weight: Floats, left: Floats, 
     """Conjugate gradients on the weighted Laplacian, the reference held at 0."""
 
     def spread(flow: Floats) -> Floats:
-        out = np.bincount(here, weights=flow, minlength=nodes) - np.bincount(there, weights=flow, minlength=nodes)
+        out: Floats = np.bincount(here, weights=flow, minlength=nodes).astype(np.float64)
+        out -= np.bincount(there, weights=flow, minlength=nodes)
         out[reference] = 0.0
         return out
 
