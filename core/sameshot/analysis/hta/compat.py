@@ -181,6 +181,10 @@ class _Clock:
     def __call__(self, rows: Rows) -> tuple[Numbers, Numbers]:
         if self.rounds:  # in HTA's own floats: a sum may differ from the exact one in its last digit
             start = rows.start / 1000.0
+            if (
+                np.abs(rows.start) >> 53
+            ).any():  # since the epoch: whole ns don't fit into a float, but quarters of µs do
+                start = rows.start // 1000 + rows.start % 1000 / 1000.0
             end = np.floor(start + rows.dur / 1000.0).astype(np.int64)
             whole = np.ceil(start).astype(np.int64)
             return whole, end - whole
