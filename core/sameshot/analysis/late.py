@@ -41,7 +41,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sameshot.analysis.cause import CAUSES, explain, explain_lost, step_excess, window_excess
+from sameshot.analysis.cause import CAUSES, OTHER_GROUP, explain, explain_lost, step_excess, window_excess
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.measures import Confidence
 from sameshot.analysis.stragglers import Arrivals
@@ -205,6 +205,7 @@ class _Candidate(msgspec.Struct, frozen=True):
     index: int  # of the rank
     root: int  # of the rank that it waited for: itself where it did not
     root_cause: Cause
+    units: int  # steps on which it rests
 
 
 class _Judged(msgspec.Struct, frozen=True):
@@ -308,7 +309,7 @@ def _late_rank(
         collective=_where(evidence.arrivals, mine),
         collectives=len(mine),
     )
-    return _Candidate(late, index, root, root_cause)
+    return _Candidate(late, index, root, root_cause, steps)
 
 
 def _name(rank: RankSummary) -> str:
@@ -379,7 +380,7 @@ def _merged(
             if known is None or found.late.lateness_per_step > known.late.lateness_per_step:
                 own[found.index] = found
     for found in candidates:
-        if found.root != found.index and found.root not in own:
+        if found.root != found.index and found.root not in own and _is_late_itself(found, streams):
             rank = ranks[found.root]
             late = msgspec.structs.replace(
                 found.late,
@@ -395,6 +396,16 @@ def _merged(
             own[found.root] = msgspec.structs.replace(found, late=late, index=found.root)
     ordered = sorted(own.values(), key=lambda c: (-c.late.lateness_per_step, c.index))
     return [_with_victims(ranks, found, streams) for found in ordered[:_MOST_NAMED]]
+
+
+def _is_late_itself(found: _Candidate, streams: Sequence[Arrivals]) -> bool:
+    """Does what the root did for longer itself make up half of the lateness that was passed on?"""
+    total = 0
+    for one in streams:
+        if found.root in one.found.ranks:
+            mine = one.significant & (one.last == one.found.ranks.index(found.root)) & (one.cause < OTHER_GROUP)
+            total += int(one.lateness[mine].sum())
+    return 2 * total >= found.late.lateness_per_step * found.units
 
 
 def _with_victims(ranks: Sequence[RankSummary], found: _Candidate, streams: Sequence[Arrivals]) -> LateRank:
