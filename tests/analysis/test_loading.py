@@ -7,10 +7,12 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 from gloo_job import GlooJob
 
@@ -282,11 +284,15 @@ def die_on_two(job: int) -> int:
     return job
 
 
-def never_end(job: int) -> int:
-    if job == 0:
-        raise ValueError("the first one fails")
-    time.sleep(600)
-    return job
+def never_end(folder: Path) -> None:
+    """The first of two fails once the second is under way; that one never ends."""
+    (folder / str(os.getpid())).touch()
+    if folder.name == "second":
+        (folder.parent / "under way").touch()
+        time.sleep(600)
+    while not (folder.parent / "under way").exists():
+        time.sleep(0.01)
+    raise ValueError("the first one fails")
 
 
 def test_a_killed_process_ends_it_all_at_once_and_what_it_read_is_named() -> None:
@@ -296,11 +302,39 @@ def test_a_killed_process_ends_it_all_at_once_and_what_it_read_is_named() -> Non
     assert time.monotonic() - began < 60
 
 
-def test_after_an_error_nobody_waits_for_the_other_processes() -> None:
+def test_after_an_error_the_other_processes_are_ended_and_not_waited_for(tmp_path: Path) -> None:
+    jobs = [tmp_path / "first", tmp_path / "second"]
+    for job in jobs:
+        job.mkdir()
     began = time.monotonic()
     with pytest.raises(ValueError, match="the first one fails"):
-        list(in_processes(never_end, [0, 1, 2, 3], 2, name=str))
+        list(in_processes(never_end, jobs, 2, name=str))
     assert time.monotonic() - began < 60
+    [second] = [int(file.name) for file in jobs[1].iterdir()]
+    assert not psutil.pid_exists(second)
+
+
+def test_a_caller_that_wants_no_more_ends_the_processes(tmp_path: Path) -> None:
+    (tmp_path / "second").mkdir()
+    (tmp_path / "under way").touch()
+    results = in_processes(sleep_unless_told, [None, tmp_path / "second"], 2, name=str)
+    assert next(results) == (None, None)
+    wait_until(lambda: any((tmp_path / "second").iterdir()))
+    [second] = [int(file.name) for file in (tmp_path / "second").iterdir()]
+    results.close()
+    assert not psutil.pid_exists(second)
+
+
+def sleep_unless_told(folder: Path | None) -> None:
+    if folder is not None:
+        never_end(folder)
+
+
+def wait_until(look: Callable[[], bool], patience_s: float = 60) -> None:
+    deadline = time.monotonic() + patience_s
+    while not look():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_rank_summary_stays_small(tmp_path: Path) -> None:

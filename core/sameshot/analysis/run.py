@@ -6,8 +6,9 @@ with what it states, while it is read.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -158,12 +159,14 @@ def map_capture(
             + "; ".join(f"{who(t)}: {t.failure.reason.value}" for t in manifest.targets if t.failure is not None)
         )
     summaries, parts = [], []
-    for summary, part in _map_all(storage, _folder(key), targets, _workers(workers, targets), cache, tables):
-        summaries.append(summary)
-        if part is not None:
-            parts.append(part)
-        if progress is not None:
-            progress(len(summaries), len(targets), summary.target_id)
+    mapped = _map_all(storage, _folder(key), targets, _workers(workers, targets), cache, tables)
+    with contextlib.closing(mapped):
+        for summary, part in mapped:
+            summaries.append(summary)
+            if part is not None:
+                parts.append(part)
+            if progress is not None:
+                progress(len(summaries), len(targets), summary.target_id)
     return Mapped(manifest, summaries, storage.uri(key), parts)
 
 
@@ -200,14 +203,15 @@ def _workers(wanted: int | None, targets: list[Target]) -> int:
 
 def _map_all(
     storage: Storage, prefix: str, targets: list[Target], workers: int, cache: Path | None, tables: Rounding | None
-) -> Iterator[tuple[RankSummary, TablePart | None]]:
+) -> Generator[tuple[RankSummary, TablePart | None], None, None]:
     """The first error ends everything: nothing is analysed from bytes that nobody proved."""
     jobs: list[_Job] = [(storage.url, prefix, target, cache, tables) for target in targets]
     if workers == 1:
         yield from map(_map, jobs)
         return
-    for _, found in in_processes(_map, jobs, workers, name=lambda job: who(job[2])):
-        yield found
+    with contextlib.closing(in_processes(_map, jobs, workers, name=lambda job: who(job[2]))) as results:
+        for _, found in results:
+            yield found
 
 
 def _map(job: _Job) -> tuple[RankSummary, TablePart | None]:

@@ -11,13 +11,14 @@ under its name only when it is whole.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -199,15 +200,16 @@ def _take_all(request: Import, folder: Path, workers: int | None, progress: Prog
     # The largest first, so that no process is left alone with it at the end.
     files.sort(key=lambda file: -file.path.stat().st_size)
     taken: dict[int, _Taken] = {}
-    for file, one in _each(files, workers):
-        taken[file.rank] = one
-        _refuse_twice(file, one, taken)
-        if progress is not None:
-            progress(len(taken), len(files), _target(request, file.rank, one))
+    with contextlib.closing(_each(files, workers)) as results:  # whoever still writes is ended before the folder is
+        for file, one in results:
+            taken[file.rank] = one
+            _refuse_twice(file, one, taken)
+            if progress is not None:
+                progress(len(taken), len(files), _target(request, file.rank, one))
     return taken
 
 
-def _each(files: list[_File], workers: int | None) -> Iterator[tuple[_File, _Taken]]:
+def _each(files: list[_File], workers: int | None) -> Generator[tuple[_File, _Taken], None, None]:
     if workers is None:
         whole = sum(file.path.stat().st_size for file in files)
         workers = min(os.cpu_count() or 1, _MOST_WORKERS) if whole >= _POOL_FROM else 1

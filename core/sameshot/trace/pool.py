@@ -9,7 +9,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ class WorkerKilled(SameshotError):
 
 def in_processes(
     work: Callable[[_Job], _Result], jobs: Sequence[_Job], workers: int, *, name: Callable[[_Job], str]
-) -> Iterator[tuple[_Job, _Result]]:
+) -> Generator[tuple[_Job, _Result], None, None]:
     """Every job with its result, in the order in which they end; the first error ends everything.
 
     `work` and the jobs must be importable and picklable. Closing the iterator, or any exception, ends the processes at
@@ -41,10 +41,12 @@ def in_processes(
     pool = ProcessPoolExecutor(
         min(workers, len(jobs)), mp_context=context, initializer=_begin, initargs=(os.getpid(), progress)
     )
+    finished = False
     try:
         waiting = {pool.submit(_do, work, index, job): job for index, job in enumerate(jobs)}
         for future in as_completed(waiting):
             yield waiting[future], future.result()
+        finished = True
     except BrokenProcessPool as error:
         reading = [name(job) for job, state in zip(jobs, progress, strict=True) if state == _RUNNING]
         raise WorkerKilled(
@@ -52,7 +54,7 @@ def in_processes(
             "memory?); nothing was written. Try again with fewer workers."
         ) from error
     finally:
-        _end(pool)
+        _end(pool, at_once=not finished)
 
 
 def _begin(parent: int, progress: Any) -> None:
@@ -75,9 +77,11 @@ def _do(work: Callable[[Any], Any], index: int, job: Any) -> Any:
     return result
 
 
-def _end(pool: ProcessPoolExecutor) -> None:
-    """Without waiting for what is being read: nobody wants it any more, and nothing half-done harms."""
-    pool.shutdown(wait=False, cancel_futures=True)
-    for process in list((getattr(pool, "_processes", None) or {}).values()):  # Python 3.14 has kill_workers()
-        process.kill()
-    pool.shutdown(wait=True)
+def _end(pool: ProcessPoolExecutor, *, at_once: bool) -> None:
+    """`at_once`: without waiting for what is being read. Nobody wants it any more, and nothing half-done harms."""
+    processes = list((getattr(pool, "_processes", None) or {}).values())  # Python 3.14 has kill_workers()
+    pool.shutdown(wait=not at_once, cancel_futures=True)
+    for process in processes:
+        if at_once:
+            process.kill()
+        process.join()
