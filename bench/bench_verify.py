@@ -127,17 +127,18 @@ def child(what: str, path: Path) -> dict[str, Any]:
 
 def _verify(path: Path, *, store: bool, sink: bool) -> Callable[[], object]:
     from sameshot.errors import TraceError
-    from sameshot.trace.events import Event
+    from sameshot.trace.columns.build import ColumnBuilder
+    from sameshot.trace.columns.chunk import Chunk, Dictionaries
     from sameshot.trace.verify import verify
 
     class Drop:
-        def block(self, events: list[Event]) -> None:
+        def chunk(self, chunk: Chunk, words: Dictionaries) -> None:
             pass
 
     def run() -> object:
         stored = path.with_name(f"stored.{os.getpid()}") if store else None
         try:
-            found = verify(path, store_as=stored, sink=Drop() if sink else None)
+            found = verify(path, store_as=stored, sink=ColumnBuilder(Drop()) if sink else None)
             return f"{found.elements} events, {found.raw_size / found.size:.1f}x"
         except TraceError as error:
             return str(error)

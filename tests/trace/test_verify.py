@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from columns_oracle import Rows
 from make_trace import BASE_TIME_NS, make_document, make_events, make_trace, window_of
 
 from sameshot.errors import TraceError
 from sameshot.model import BoundBy, Encoding, InvalidKind
 from sameshot.trace import outline, scan
-from sameshot.trace.events import Event
+from sameshot.trace.columns.build import ColumnBuilder
+from sameshot.trace.columns.chunk import Chunk, Dictionaries
 from sameshot.trace.read import read_trace
 from sameshot.trace.verify import Expectation, VerifiedTrace, verify
 
@@ -53,12 +55,15 @@ def trace_of(*events: Any, **more: Any) -> bytes:
     return make_trace(traceEvents=list(events), **more)
 
 
-class Collected:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
+class Collected(ColumnBuilder):
+    """A sink that keeps every event as a dict."""
 
-    def block(self, events: list[Event]) -> None:
-        self.events += events
+    def __init__(self) -> None:
+        self.rows = Rows()
+        super().__init__(self.rows)
+
+    def column(self, name: str) -> list[Any]:
+        return [row[name] for row in self.rows.in_order]
 
 
 # -- the files that are really met ----------------------------------------------------------------------------------
@@ -387,7 +392,7 @@ def test_an_odd_event_is_not_a_broken_file(name: str, sink: bool) -> None:
         found = check(data, sink=collected if sink else None, block_size=size)
         assert found.elements == 3
         if sink:
-            assert [e.ts for e in collected.events][::2] == [5.5, 5.5]
+            assert collected.column("ts")[::2] == [5500, 5500]
 
 
 def test_a_bare_array_is_a_trace_but_cannot_say_whose() -> None:
@@ -543,13 +548,13 @@ def test_nothing_is_left_of_a_trace_that_failed(tmp_path: Path) -> None:
 
 def test_a_sink_that_fails_leaves_no_file_and_its_error_is_not_hidden(tmp_path: Path) -> None:
     class Full:
-        def block(self, events: list[Event]) -> None:
+        def chunk(self, chunk: Chunk, words: Dictionaries) -> None:
             raise OSError("no space left")
 
     source = tmp_path / "x.json"
     source.write_bytes(make_trace(UUID))
     with pytest.raises(OSError, match="no space"):
-        verify(source, store_as=tmp_path / "stored", sink=Full())
+        verify(source, store_as=tmp_path / "stored", sink=ColumnBuilder(Full()))
     assert [path.name for path in tmp_path.iterdir()] == ["x.json"]
 
 
@@ -666,9 +671,9 @@ def test_a_sink_gets_every_event_once_and_in_order(size: int) -> None:
     collected = Collected()
     data = make_trace(events=100)
     found = check(data, sink=collected, block_size=size)
-    assert [e.name for e in collected.events] == [e["name"] for e in json.loads(data)["traceEvents"]]
-    assert [e.args.external_id for e in collected.events if e.cat == "cpu_op" and e.args] == list(range(1, 101))
-    assert found.elements == len(collected.events)
+    assert collected.column("name") == [e["name"] for e in json.loads(data)["traceEvents"]]
+    assert [i for i in collected.column("external_id") if i is not None] == list(range(1, 101))
+    assert found.elements == len(collected.rows.in_order)
 
 
 def test_reading_for_analysis_is_the_same_pass(tmp_path: Path) -> None:

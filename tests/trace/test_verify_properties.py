@@ -8,13 +8,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from columns_oracle import Rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracle import is_trace
 
 from sameshot.errors import TraceError
 from sameshot.trace import bounds, outline, scan
-from sameshot.trace.events import Event
+from sameshot.trace.columns.build import ColumnBuilder
 from sameshot.trace.verify import VerifiedTrace, verify
 
 TEXT = st.text(st.sampled_from('ab}{][,":\\ \t\n\x01é∑\U0001f600e1') | st.characters(), max_size=8)
@@ -76,16 +77,8 @@ def damaged(draw: st.DrawFn) -> bytes:
     return data
 
 
-class Collected:
-    def __init__(self) -> None:
-        self.count = 0
-
-    def block(self, events: list[Event]) -> None:
-        self.count += len(events)
-
-
 def verdict(data: bytes, size: int, some: int, *, sink: bool) -> VerifiedTrace | tuple[Any, ...]:
-    collected = Collected() if sink else None
+    collected = Rows() if sink else None
     try:
         slices = 1 << 18 if some == 1 << 20 else 64
         with (
@@ -94,10 +87,12 @@ def verdict(data: bytes, size: int, some: int, *, sink: bool) -> VerifiedTrace |
             mock.patch.object(bounds, "_SLICE", slices),
             mock.patch.object(outline, "_MANY", size),
         ):
-            found = verify(io.BytesIO(data), block_size=size, sink=collected)
+            found = verify(
+                io.BytesIO(data), block_size=size, sink=None if collected is None else ColumnBuilder(collected)
+            )
     except TraceError as error:
         return error.kind, error.byte_offset, error.event_index
-    assert collected is None or collected.count == found.elements
+    assert collected is None or len(collected.in_order) == found.elements
     return found
 
 

@@ -12,13 +12,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from sameshot.trace.events import Event, EventArgs
-
 Number = int | float | str | None
 
 
 class Phased(msgspec.Struct, gc=False, tag_field="ph"):
-    """An event of a known phase, with only what the window needs; `Event` is the full form."""
+    """An event of a known phase, with only what the window needs."""
 
     ph: ClassVar[str] = ""
 
@@ -84,12 +82,10 @@ class AnyEvent(msgspec.Struct, gc=False):
     dur: Number = None
 
 
-Decoded = Sequence[Phased | AnyEvent | Event]
+Decoded = Sequence[Phased | AnyEvent]
 
 _phases = msgspec.json.Decoder(list[AnyPhase])
 _any = msgspec.json.Decoder(list[AnyEvent])
-_full = msgspec.json.Decoder(list[Event])
-_one_full = msgspec.json.Decoder(Event)
 _raw = msgspec.json.Decoder(list[msgspec.Raw])
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -103,41 +99,22 @@ def decode_lean(block: bytes) -> Decoded:
     try:
         return _any.decode(block)
     except msgspec.ValidationError:
-        return [_one(raw, with_args=False) for raw in _raw.decode(block)]
+        return [_one(raw) for raw in _raw.decode(block)]
 
 
-def decode_full(block: bytes) -> list[Event]:
-    """The events of one JSON array as `Event`."""
-    try:
-        return _full.decode(block)
-    except msgspec.ValidationError:
-        return [_one(raw, with_args=True) for raw in _raw.decode(block)]
-
-
-def _one(raw: msgspec.Raw, *, with_args: bool) -> Event:
+def _one(raw: msgspec.Raw) -> AnyEvent:
     """One event, leaving out each field whose value is of a type that nobody can use."""
-    if with_args:
-        try:
-            return _one_full.decode(raw)
-        except msgspec.ValidationError:
-            pass
     try:
         fields = _fields.decode(raw)
     except msgspec.ValidationError:
         raise msgspec.DecodeError("an element of the array is not an object") from None
-    event = Event(
-        ph=_scalar(fields.get("ph"), str) or "",
+    return AnyEvent(
+        ph=_scalar(fields.get("ph"), str | None) or "",
         cat=_scalar(fields.get("cat"), str | None),
-        name=_scalar(fields.get("name"), Any),
+        name=_scalar(fields.get("name"), str | None),
         ts=_scalar(fields.get("ts"), Number),
         dur=_scalar(fields.get("dur"), Number),
     )
-    if with_args:
-        event.pid = _scalar(fields.get("pid"), Number)
-        event.tid = _scalar(fields.get("tid"), Number)
-        event.id = _scalar(fields.get("id"), Any)
-        event.args = _scalar(fields.get("args"), EventArgs | None)
-    return event
 
 
 def _scalar(raw: msgspec.Raw | None, wanted: Any) -> Any:

@@ -14,14 +14,14 @@ import contextlib
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import msgspec
 
 from sameshot.errors import TraceError
 from sameshot.model import BoundBy, Encoding, InvalidKind
-from sameshot.trace.decode import Decoded, decode_full, decode_lean
-from sameshot.trace.events import Event, EventSink, TextSink
+from sameshot.trace.decode import decode_lean
+from sameshot.trace.events import EventSink
 from sameshot.trace.header import WANTED, Header
 from sameshot.trace.scan import MAX_PIECE, DocumentScanner
 from sameshot.trace.source import Packing, Source, Store
@@ -76,7 +76,7 @@ def verify(
     *,
     store_as: Path | None = None,
     encoding: Encoding = Encoding.GZIP,
-    sink: EventSink | TextSink | None = None,
+    sink: EventSink | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> VerifiedTrace:
     """Read all of `source`, plain, gzip or zstd, and prove that it is the expected worker's trace.
@@ -109,19 +109,18 @@ def verify(
 class _Pass:
     """One pass over one source."""
 
-    def __init__(self, origin: Source, store: Store | None, *, copies: bool, sink: EventSink | TextSink | None) -> None:
+    def __init__(self, origin: Source, store: Store | None, *, copies: bool, sink: EventSink | None) -> None:
         self._origin = origin
         self._store = store
         self._copies = copies  # the stored bytes are wanted just as they lie on disk
         self._sink = sink
         self._header = Header()
-        if isinstance(sink, TextSink):
+        if sink is not None:
             self._window = sink.window
             self._scanner = DocumentScanner(sink.parse, sink.take, self._header.take, WANTED)
         else:
             self._window = Window()
-            decode = decode_full if sink is not None else decode_lean
-            self._scanner = DocumentScanner(decode, self._take_events, self._header.take, WANTED)
+            self._scanner = DocumentScanner(decode_lean, self._window.add, self._header.take, WANTED)
         self._raw_size = 0
         self._raw_hash = hashlib.sha256()
         self._partial = b""  # the first bytes of a character whose rest is still to come
@@ -134,7 +133,7 @@ class _Pass:
         try:
             self._read(blocks)
             self._scanner.finish()
-            if isinstance(self._sink, TextSink):
+            if self._sink is not None:
                 self._sink.finish()
             self._check(expect)
         except TraceError as error:
@@ -189,11 +188,6 @@ class _Pass:
                 )
             return earlier
         return error
-
-    def _take_events(self, events: Decoded) -> None:
-        self._window.add(events)
-        if self._sink is not None:
-            cast("EventSink", self._sink).block(cast("list[Event]", events))
 
     def _check(self, expect: Expectation) -> None:
         if not self._scanner.has_events:

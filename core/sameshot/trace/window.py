@@ -26,7 +26,6 @@ import numpy.typing as npt
 from sameshot.trace.columns.chunk import MISSING as _MISSING
 from sameshot.trace.columns.chunk import Chunk, Dictionaries
 from sameshot.trace.decode import AnyEvent, Decoded, Phased
-from sameshot.trace.events import Event
 
 Bools = npt.NDArray[np.bool_]
 
@@ -60,7 +59,7 @@ def to_ns(value: Any) -> int | None:
     return ns if ns is not None and -FAR_NS < ns < FAR_NS else None
 
 
-def is_recorded(event: Phased | AnyEvent | Event) -> bool:
+def is_recorded(event: Phased | AnyEvent) -> bool:
     """Did the profiler record this, rather than add it (see above)?"""
     if event.ph in NOT_RECORDED_PHASES:
         return False

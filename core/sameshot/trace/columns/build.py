@@ -25,7 +25,7 @@ _LETTERS = 16 << 20  # … their characters, before fresh ones are taken
 
 
 class ColumnBuilder:
-    """A `TextSink` of the verifier: hands what it reads to `sink`, some 32,000 events at a time.
+    """An `EventSink` of the verifier: hands what it reads to `sink`, some 32,000 events at a time.
 
     Memory is bounded whatever the trace names: from time to time `sink` meets fresh dictionaries.
     """
