@@ -122,6 +122,10 @@ def full(ranks: int = 8, *, missing: int = 0, seed: int = 1, names: int = 20) ->
         findings=(
             f"{late.sentence} (confidence high)",
             f"a step takes 25 ms (median; 40 steps on {ranks} ranks)",
+            f"waiting for data takes 6 ms of each 25 ms step (rank 2; 1 of {ranks} ranks is data-bound)",
+            f"host-bound: GPUs wait 9 % of the time for the thread that launches, mostly in aten::item ({ranks} ranks)",
+            f"exposed communication: 20 % of GPU time, 1.6 GPU-s on {ranks} ranks",
+            "the ranks of node-1 reach 20 GB/s in all_reduce of 25 MiB, others 45.9 GB/s",
             "GPUs: 61 % computing, 21 % only communicating, 15 % idle",
         ),
         common_window=980 * MS,

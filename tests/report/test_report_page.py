@@ -157,9 +157,11 @@ def test_each_finding_has_its_evidence() -> None:
     findings = part(render(full(8)), "findings")
     for sentence, basis, link in (
         ("others 45.9 GB/s.", "2 ranks", "#slow-links"),
-        ("Waiting for data takes 6 ms", "40 fetches", "#data-waits"),
+        ("Waiting for data takes 6 ms", "40 fetches on rank 2", "#data-waits"),
+        ("ceiling", "40 fetches on rank 2", "#data-waits"),
+        ("Exposed communication: 20 %", "", "#gpus"),
         ("pauses for garbage collection: 71 ms in 2 pauses", "event 123456 of rank 2", "#pauses"),
-        ("GPUs wait for the thread that launches", "77 gaps", "#host-bound"),
+        ("Host-bound: GPUs wait 9 %", "616 gaps", "#host-bound"),
         ("A step takes 25 ms", "", "#steps"),
     ):
         line = next(line for line in findings.split("<li") if sentence in line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from sameshot.analysis.job import DATA_WAIT_CAVEAT
 from sameshot.analysis.report import words
@@ -11,7 +12,7 @@ from sameshot.analysis.report.blocks import (
     Link,
 )
 from sameshot.analysis.report.view import View
-from sameshot.analysis.text import count, ms, percent
+from sameshot.analysis.text import count, ms
 
 _SIGNIFICANT = 0.05  # of the window: a share below this is no finding
 _UNEVEN = 0.2  # above the median
@@ -23,93 +24,69 @@ def findings(view: View) -> tuple[Finding, ...]:
     The verdict and the missing ranks stand above already.
     """
     summary = view.summary
-    said = {_plain(view.summary.findings[0])} if summary.missing and summary.findings else set[str]()
+    said = {_plain(summary.findings[0])} if summary.missing and summary.findings else set[str]()
     for rank in summary.late.ranks:
         said.add(_plain(rank.sentence))
     found = [
         _linked(view, sentence)
         for sentence in summary.findings
-        if not any(_plain(sentence).startswith(known) for known in said)
-        and not _is_verdict(sentence)
-        and not sentence.startswith(_MEASURED)
+        if not any(_plain(sentence).startswith(known) for known in said) and not _is_verdict(view, sentence)
     ]
-    text = " ".join(summary.findings)
-    found += [item for item in _measured(view) if item.text.rstrip(".") not in text]
     order = {"bad": 0, "warn": 1, "good": 2, "": 3}
-    return tuple(sorted(found, key=lambda item: order[item.grade]))
+    return tuple(sorted((*found, *_pauses(view), *_uneven(view)), key=lambda item: order[item.grade]))
 
 
 def _plain(sentence: str) -> str:
     return sentence.rstrip(".").lower()
 
 
-_MEASURED = ("data-bound", "host-bound", "slow link")
-"""What these sentences of the summary say, `_measured` says with the place that proves it."""
+def _is_verdict(view: View, sentence: str) -> bool:
+    """Of a single rank, that it waits for data is the verdict."""
+    starts = ("no rank is late", "which rank is late can't be said")
+    return sentence.startswith((*starts, "data-bound") if view.single else starts)
 
 
-def _is_verdict(sentence: str) -> bool:
-    return sentence.startswith(("no rank is late", "which rank is late can't be said"))
+class _Proof(NamedTuple):
+    """What a sentence that begins like this rests on."""
 
-
-_PROOFS: tuple[tuple[str, str, str], ...] = (
-    ("a step takes", "step times", "steps"),
-    ("main threads", "parts", "main-threads"),
-    ("GPUs", "GPU time", "gpus"),
-)
+    grade: str
+    basis: str
+    links: tuple[Link, ...]
+    more: str = ""
 
 
 def _linked(view: View, sentence: str) -> Finding:
-    links = tuple(Link(text, target) for start, text, target in _PROOFS if sentence.startswith(start))
-    return Finding("", words.capitalised(sentence).rstrip(".") + ".", "", links)
+    """A sentence of the summary and what proves it, known by how it begins; an unknown one stands alone."""
+    proof = _proof(view, sentence)
+    text = words.capitalised(sentence).rstrip(".") + "."
+    return Finding(proof.grade, f"{text} {proof.more}".rstrip(), proof.basis, proof.links)
 
 
-def _measured(view: View) -> list[Finding]:
-    """What the measures say that no sentence of the summary does."""
-    return [*_slow_links(view), *_data(view), *_host(view), *_pauses(view), *_uneven(view)]
+def _proof(view: View, sentence: str) -> _Proof:
+    summary = view.summary
+    for link in summary.slow_links:
+        if _plain(link.sentence) == _plain(sentence):
+            return _Proof("bad", count(len(link.labels), "rank"), (Link("slow links", "slow-links", link.group),))
+    bound = [(rank, wait) for rank in summary.ranks if (wait := rank.data_wait) is not None and wait.bound]
+    if bound and _plain(sentence).startswith(_plain(max(bound, key=lambda pair: pair[1].share)[1].sentence)):
+        rank, wait = max(bound, key=lambda pair: pair[1].share)
+        fetches = f"{wait.fetches} fetch{'' if wait.fetches == 1 else 'es'} on {rank.label}"
+        return _Proof("warn", fetches, (Link("data wait", "data-waits", rank.label),), DATA_WAIT_CAVEAT)
+    if sentence.startswith("host-bound") and any(rank.host_bound for rank in summary.ranks):
+        gaps = sum(rank.host_bound.gaps for rank in summary.ranks if rank.host_bound is not None)
+        return _Proof("warn", count(gaps, "gap"), (Link("host-bound", "host-bound"),))
+    for start, links in _PROOFS:
+        if sentence.startswith(start):
+            return _Proof("", "", links)
+    return _Proof("", "", ())
 
 
-def _slow_links(view: View) -> Iterator[Finding]:
-    for link in view.summary.slow_links[:3]:
-        yield Finding(
-            "bad",
-            f"{words.capitalised(link.sentence).rstrip('.')}.",
-            count(len(link.labels), "rank"),
-            (Link("slow links", "slow-links", link.group),),
-        )
-
-
-def _data(view: View) -> Iterator[Finding]:
-    bound = [(rank, wait) for rank in view.summary.ranks if (wait := rank.data_wait) is not None and wait.bound]
-    if not bound or view.single:  # of a single rank it is the verdict
-        return
-    rank, wait = max(bound, key=lambda pair: pair[1].share)
-    sentence = words.capitalised(wait.sentence.rstrip("."))
-    are = "is" if len(bound) == 1 else "are"
-    others = f"{len(bound)} of {count(view.summary.analysed_ranks, 'rank')} {are} data-bound"
-    yield Finding(
-        "warn",
-        f"{sentence} ({rank.label}; {others}). {DATA_WAIT_CAVEAT}",
-        f"{wait.fetches} fetch{'' if wait.fetches == 1 else 'es'}",
-        (Link("data wait", "data-waits", rank.label),),
-    )
-
-
-def _host(view: View) -> Iterator[Finding]:
-    hosts = [
-        (rank, host)
-        for rank in view.summary.ranks
-        if (host := rank.host_bound) is not None and host.share >= _SIGNIFICANT
-    ]
-    if not hosts:
-        return
-    rank, host = max(hosts, key=lambda pair: pair[1].share)
-    inside = f", mostly in {host.operators[0].name}" if host.operators else ""
-    yield Finding(
-        "warn",
-        f"GPUs wait for the thread that launches: {percent(host.share)} of the window on {rank.label}{inside}.",
-        f"{count(host.gaps, 'gap')}, {view.ranks(len(hosts))}",
-        (Link("host-bound", "host-bound", rank.label),),
-    )
+_PROOFS: tuple[tuple[str, tuple[Link, ...]], ...] = (
+    ("a step takes", (Link("step times", "steps"),)),
+    ("main threads", (Link("parts", "main-threads"),)),
+    ("exposed communication", (Link("GPU time", "gpus"),)),
+    ("GPUs", (Link("GPU time", "gpus"),)),
+)
 
 
 def _pauses(view: View) -> Iterator[Finding]:
