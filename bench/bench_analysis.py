@@ -3,8 +3,9 @@
     python bench/bench_analysis.py [--sizes 10x8,100x4,500x2] [--forms plain,gz] [--times 1] [--rivals hta,traceinsight]
 
 A size is MB of JSON per rank × ranks. The traces are a real one (two ranks of an A100 job, fractions of µs, NCCL) that
-is prolonged: each repetition comes later in time and has correlations and ids of its own, so that it stays one trace.
-Its step marks are renamed: a wall-clock window has none, and HTA's cost grows with marks × events.
+is prolonged: each repetition comes later in time and has correlations, ids and step numbers of its own, so that it
+stays one trace. --no-marks renames its ProfilerStep marks: a wall-clock window has none, and HTA's cost grows with
+marks × events.
 
 HTA and traceinsight (both install `hta`) run in environments of their own, made on first use below --cache. They load
 all ranks (their default, a process per rank) and compute temporal, idle and kernel breakdown, overlap, launch
@@ -60,28 +61,32 @@ found.get_queue_length_summary(ranks=ranks)
 # -- traces ---------------------------------------------------------------------------------------------------------
 
 
+_TIME = '"ts": '
+
+
 class Prolonged:
     """A trace that can be made as long as one likes; numbers that must differ between repetitions are holes in it."""
 
-    _HOLES = re.compile(r'"(ts|correlation|External id|id)": (-?\d+(?:\.\d+)?)')
+    _HOLES = re.compile(r'("ts": |"correlation": |"External id": |"id": |ProfilerStep#)(-?\d+(?:\.\d+)?)')
 
-    def __init__(self, trace: str) -> None:
-        trace = trace.replace("ProfilerStep#", "train_step#")
+    def __init__(self, trace: str, *, marks: bool) -> None:
+        if not marks:
+            trace = trace.replace("ProfilerStep#", "train_step#")
         opening = trace.index("[", trace.index('"traceEvents"'))
         closing = opening + json.JSONDecoder().raw_decode(trace[opening:])[1] - 1
         self._head, body, self._tail = trace[: opening + 1], trace[opening + 1 : closing], trace[closing:]
         found = [(match[1], match[2]) for match in self._HOLES.finditer(body)]
-        self._fraction = any("." in text for key, text in found if key == "ts")
+        self._fraction = any("." in text for key, text in found if key == _TIME)
         number = float if self._fraction else int
-        self._values = [number(text) if key == "ts" else int(text) for key, text in found]
-        times = [value for (key, _), value in zip(found, self._values, strict=True) if key == "ts" and value > 0]
-        ids = [value for (key, _), value in zip(found, self._values, strict=True) if key != "ts"]
+        self._values = [number(text) if key == _TIME else int(text) for key, text in found]
+        times = [value for (key, _), value in zip(found, self._values, strict=True) if key == _TIME and value > 0]
+        ids = [value for (key, _), value in zip(found, self._values, strict=True) if key != _TIME]
         period, most = int(max(times) - min(times)) + 1000, int(max(ids)) + 1
-        self._steps = [period if key == "ts" else most for key, _ in found]
+        self._steps = [period if key == _TIME else most for key, _ in found]
         pieces = self._HOLES.split(body.replace("%", "%%"))
         text = [pieces[0]]
         for key, rest in zip(pieces[1::3], pieces[3::3], strict=True):
-            text += [f'"{key}": ', "%.3f" if key == "ts" and self._fraction else "%d", rest]
+            text += [key, "%.3f" if key == _TIME and self._fraction else "%d", rest]
         self._template = "".join(text)
 
     def write(self, path: Path, size: int, rank: int, world: int) -> None:
@@ -277,16 +282,18 @@ def main() -> None:
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "sameshot-bench"
     parser.add_argument("--sizes", default="10x8,100x4,500x2", help="MB per rank × ranks, comma-separated")
     parser.add_argument("--forms", default="plain,gz", help="how the raw traces are stored")
+    parser.add_argument("--trace", default=BASE, help="the real trace, below traces/ of --data")
+    parser.add_argument("--marks", action=argparse.BooleanOptionalAction, default=True, help="keep ProfilerStep marks")
     parser.add_argument("--times", type=int, default=1, help="rounds per size")
     parser.add_argument("--rivals", default=",".join(RIVALS), help="which of them to run")
     parser.add_argument("--cache", type=Path, default=cache, help="where their environments are kept")
     parser.add_argument("--data", type=Path, default=Path(os.environ.get("SAMESHOT_TEST_DATA", REPO.parent / "shared")))
     options = parser.parse_args()
-    base = options.data / "traces" / BASE
+    base = options.data / "traces" / options.trace
     if not base.exists():
-        raise SystemExit(f"no {base}: set SAMESHOT_TEST_DATA to a folder with traces/{BASE}")
+        raise SystemExit(f"no {base}: set SAMESHOT_TEST_DATA to a folder with traces/{options.trace}")
     rivals: dict[str, Path] = {name: interpreter(options.cache, name) for name in options.rivals.split(",") if name}
-    trace = Prolonged(gzip.decompress(base.read_bytes()).decode())
+    trace = Prolonged(gzip.decompress(base.read_bytes()).decode(), marks=options.marks)
     for size, ranks in parsed(options.sizes):
         with tempfile.TemporaryDirectory(prefix="bench-analysis-") as name:
             folder = Path(name)
