@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sameshot.analysis.intervals import Spans, self_segments, union
+from sameshot.analysis.intervals import Spans, union
 
 END = 40
 spans = st.lists(st.tuples(st.integers(0, END), st.integers(0, END)), max_size=12)
@@ -57,22 +56,3 @@ def test_time_between_edges_is_counted_exactly(pairs: list[tuple[int, int]], edg
     edges = sorted(edges)
     wanted = [len(moments(pairs) & set(range(a, b))) for a, b in itertools.pairwise(edges)]
     assert of(pairs).within(edges).tolist() == wanted
-
-
-@given(st.lists(st.tuples(st.integers(0, END), st.integers(0, 15)), max_size=12))
-def test_every_covered_moment_of_a_thread_has_exactly_one_innermost_owner(raw: list[tuple[int, int]]) -> None:
-    start = np.asarray([a for a, _ in raw], dtype=np.int64)
-    end = start + np.asarray([d for _, d in raw], dtype=np.int64)
-    owner, begin, finish = self_segments(start, end)
-    pieces = [t for a, b in zip(begin.tolist(), finish.tolist(), strict=True) for t in range(a, b)]
-    assert len(pieces) == len(set(pieces)), "no moment twice"
-    for who, a, b in zip(owner.tolist(), begin.tolist(), finish.tolist(), strict=True):
-        assert start[who] <= a < b <= end[who]
-
-
-def test_a_parent_keeps_what_its_children_leave() -> None:
-    start, end = np.asarray([0, 10, 12, 30]), np.asarray([100, 20, 15, 40])
-    owner, begin, finish = self_segments(start, end)
-    mine = np.zeros(4, dtype=np.int64)
-    np.add.at(mine, owner, finish - begin)
-    assert mine.tolist() == [80, 7, 3, 10]

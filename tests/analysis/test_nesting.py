@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sameshot.analysis import nesting
-from sameshot.analysis.intervals import Ints, self_segments
+from sameshot.analysis.intervals import Ints
 from sameshot.analysis.nesting import NO_PARENT, nest, self_times, threads, without_children
 
 END = 40
@@ -21,12 +21,70 @@ def ordered(pairs: list[tuple[int, int]]) -> tuple[Ints, Ints]:
     return start[order], end[order]
 
 
+def self_segments(start: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """Cut the nested spans of one thread into pieces that belong to the innermost span only.
+
+    Returns (owner, start, end) of the pieces; owner is an index into the input. A child that outlives its parent
+    (which clock granularity can produce) is cut at the parent's end, so no moment has two owners.
+    """
+    order = np.lexsort((-end, start))
+    owners: list[int] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    stack: list[tuple[int, int]] = []  # (owner, end)
+    cursor = 0
+
+    def emit(owner: int, until: int) -> None:
+        nonlocal cursor
+        if until > cursor:
+            owners.append(owner)
+            starts.append(cursor)
+            ends.append(until)
+            cursor = until
+
+    for index, begin, finish in zip(order.tolist(), start[order].tolist(), end[order].tolist(), strict=True):
+        while stack and stack[-1][1] <= begin:
+            owner, until = stack.pop()
+            emit(owner, until)
+        if stack:
+            emit(stack[-1][0], begin)
+            finish = min(finish, stack[-1][1])
+        cursor = max(cursor, begin) if stack else begin
+        if finish > begin:
+            stack.append((index, finish))
+    while stack:
+        owner, until = stack.pop()
+        emit(owner, until)
+    as_ints = (np.asarray(values, dtype=np.int64) for values in (owners, starts, ends))
+    owner_array, start_array, end_array = as_ints
+    return owner_array, start_array, end_array
+
+
 def by_stack(start: Ints, end: Ints) -> Ints:
     """Self times from `self_segments`, which walks the spans one after the other."""
     owner, begin, finish = self_segments(start, end)
     mine = np.zeros(len(start), dtype=np.int64)
     np.add.at(mine, owner, finish - begin)
     return mine
+
+
+@given(st.lists(st.tuples(st.integers(0, END), st.integers(0, 15)), max_size=12))
+def test_the_walk_itself_gives_every_covered_moment_exactly_one_innermost_owner(pairs: list[tuple[int, int]]) -> None:
+    start = np.asarray([a for a, _ in pairs], dtype=np.int64)
+    end = start + np.asarray([d for _, d in pairs], dtype=np.int64)
+    owner, begin, finish = self_segments(start, end)
+    pieces = [t for a, b in zip(begin.tolist(), finish.tolist(), strict=True) for t in range(a, b)]
+    assert len(pieces) == len(set(pieces)), "no moment twice"
+    for who, a, b in zip(owner.tolist(), begin.tolist(), finish.tolist(), strict=True):
+        assert start[who] <= a < b <= end[who]
+
+
+def test_a_parent_keeps_what_its_children_leave() -> None:
+    start, end = np.asarray([0, 10, 12, 30]), np.asarray([100, 20, 15, 40])
+    owner, begin, finish = self_segments(start, end)
+    mine = np.zeros(4, dtype=np.int64)
+    np.add.at(mine, owner, finish - begin)
+    assert mine.tolist() == [80, 7, 3, 10]
 
 
 @given(raw)
