@@ -20,7 +20,7 @@ from sameshot.analysis.text import ms, percent, size
 
 def collectives(view: View) -> Section | None:
     summary, blocks = view.summary, list[Block]()
-    if summary.collectives:
+    if summary.analysed_ranks > 1 and summary.collectives:
         blocks.append(_collectives(view))
     if summary.slow_links:
         blocks.append(_slow_links(summary.slow_links))

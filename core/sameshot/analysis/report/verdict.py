@@ -117,7 +117,7 @@ def _proof(view: View, label: str) -> list[Link]:
         found.append(Link("waiting by rank", "waits", label))
     if summary.moments:
         found.append(Link("event by event", "moments", label if any(m.last == label for m in summary.moments) else ""))
-    if summary.collectives:
+    if summary.analysed_ranks > 1 and summary.collectives:
         found.append(Link("collectives", "collectives"))
     if summary.alignments:
         found.append(Link("matching", "alignments", label if any(a.label == label for a in summary.alignments) else ""))
