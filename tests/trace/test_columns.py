@@ -77,7 +77,7 @@ def decoded(path: Path) -> bytes:
     return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_real_traces_and_oddities_hold_what_json_says_and_give_the_same_frame_again(
     shared_data: Path, tmp_path: Path
 ) -> None:
@@ -358,6 +358,20 @@ def store_in_memory(data: bytes) -> None:
     writer = ColumnWriter(Path("unused"))
     builder = ColumnBuilder(writer)
     writer.close(builder.facts(verify(io.BytesIO(data), sink=builder, block_size=64)))
+
+
+@pytest.mark.parametrize("far", [1, 1 << 25, 1 << 62])
+def test_lanes_are_device_and_stream_however_large_their_numbers(far: int) -> None:
+    kernels = [(0, 0), (0, far), (far, 0), (-far, -1), (0, 0), (far, far)]
+    events = [
+        SPAN | {"cat": "kernel", "ts": at, "args": {"device": device, "stream": stream}}
+        for at, (device, stream) in enumerate(kernels)
+    ]
+    half_stated = [SPAN | {"cat": "kernel", "ts": 90 + at, "args": {"device": 5}, "tid": f"s{at}"} for at in range(2)]
+    frame, _ = frame_of(trace(*events, *half_stated))
+    found = [frame.lanes[lane] for lane in frame.rows(Cat.KERNEL).lane]
+    assert found == [*kernels, (5, "s0"), (5, "s1")]
+    assert len(set(found)) == len(frame.lanes)
 
 
 def test_of_several_labels_of_a_thread_the_last_in_the_file_holds(tmp_path: Path) -> None:

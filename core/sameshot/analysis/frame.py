@@ -479,8 +479,13 @@ class _Lanes:
             table[keys] = [self._lane((value(a), other(b))) for a, b in pairs]
             numbers: Codes = table[key]
             return numbers
-        unique, where = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
-        lanes = [self._lane((value(a), other(b))) for a, b in unique.T.tolist()]
+        if (high - low + 1) * wide < 1 << 62:
+            key = (first.astype(np.int64) - low) * wide + (second.astype(np.int64) - low2)
+            keys, where = np.unique(key, return_inverse=True)
+            lanes = [self._lane((value(key_ // wide + low), other(key_ % wide + low2))) for key_ in keys.tolist()]
+        else:
+            unique, where = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
+            lanes = [self._lane((value(a), other(b))) for a, b in unique.T.tolist()]
         found: Codes = np.asarray(lanes, np.int32)[where.reshape(-1)]
         return found
 

@@ -12,6 +12,7 @@ from sameshot.trace.columns.times import Times
 _ALL = 4  # blocks counted one and all; of later ones …
 _EVERY = 32  # … each so-manyth, as counting costs as much as reading
 _MOST_KEYS = 1000
+_LONGEST = 200  # characters of a key
 
 _events = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -40,7 +41,7 @@ class Census:
             if (args := fields.get("args")) is None:
                 continue
             try:
-                self.args.update(key for key in _keys.decode(args) if key not in ARGUMENTS)
+                self.args.update(key[:_LONGEST] for key in _keys.decode(args) if key not in ARGUMENTS)
             except msgspec.ValidationError:
                 self.args["(not an object)"] += 1
         if len(self.args) > 2 * _MOST_KEYS:

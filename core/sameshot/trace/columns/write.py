@@ -34,6 +34,7 @@ _PENDING_ROWS = 1 << 17
 _KINDS = 64  # kinds of rows kept apart; what comes later goes into groups of various rows
 _KNOWN_PHASES = frozenset("XstfMiIBECbneNDOPRcSTpFvV()")
 _MOST_COUNTED = 1000
+_LONGEST = 1000  # characters of a phase or category
 
 _Piece = dict[str, Any]
 _Kind = tuple[int, int, bool]
@@ -300,7 +301,7 @@ def _nothing(kind: Any, rows: int) -> pa.Array:
 def _count(counter: Counter[str], codes: Codes, dictionary: Dictionary) -> None:
     counts = np.bincount(codes, minlength=len(dictionary))
     for code in np.flatnonzero(counts).tolist():
-        counter[dictionary.values[code]] += int(counts[code])
+        counter[dictionary.values[code][:_LONGEST]] += int(counts[code])
     if len(counter) > 2 * _MOST_COUNTED:
         rest = counter.most_common()[_MOST_COUNTED:]
         for value, _ in rest:
