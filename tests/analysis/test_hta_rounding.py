@@ -232,3 +232,22 @@ def test_a_time_beyond_2_to_the_42_is_exact_to_the_nanosecond(tmp_path: Path) ->
     assert (row["cpu_duration"], row["gpu_duration"], row["launch_delay"]) == (6, 83, 4)
     (row,) = tables(tmp_path, EXACT, events)["cuda_kernel_launch_stats"]
     assert (row["cpu_duration"], row["gpu_duration"], row["launch_delay"]) == (7.636, 84.254, 2.124)
+
+
+def test_times_since_the_epoch_keep_the_quarters_that_a_float_has_of_them(tmp_path: Path) -> None:
+    """Whole ns since 1970 don't fit into a float: that way 5008.0 became 5008.25, rounded up to 5009."""
+    base = 1712195495500000
+    events = [kernel(base + 5008.0, 3.0), kernel(base + 6000.5, 2.752)]  # 5008..5011, 6000.5..6003.252 → 6001..6003
+    (row,) = tables(tmp_path, HTA, events)["temporal_breakdown"]
+    assert times(row) == (990, 5, 0, 995)
+    (row,) = tables(tmp_path, EXACT, events)["temporal_breakdown"]
+    assert times(row) == (989.5, 5.752, 0, 995.252)
+
+
+def test_an_operator_that_states_the_stream_it_launches_on_is_no_work_of_it(tmp_path: Path) -> None:
+    """Triton's do; HTA takes them for kernels, we don't even under its rules."""
+    operator = {"ph": "X", "cat": "cpu_op", "name": "triton_poi_fused", "pid": 1, "tid": 1, "ts": 10, "dur": 95,
+                "args": {"stream": 0, "kernel_backend": "triton"}}  # fmt: skip
+    for rounding in Rounding:
+        (row,) = tables(tmp_path, rounding, [operator, kernel(50, 2)])["temporal_breakdown"]
+        assert times(row) == (0, 2, 0, 2)
