@@ -261,6 +261,17 @@ def test_tables_and_pictures_can_be_understood_without_seeing_them() -> None:
     assert outline.all("html")[0]["lang"] == "en"
 
 
+def test_the_picture_says_by_which_clocks_its_lines_lie_side_by_side() -> None:
+    assert "aligned on their collectives (expected error 30 µs)" in part(render(full(16)), "timeline")
+    assert "where the clock of its host puts it" in part(render(full(8)), "timeline"), "one host"
+    assert "where the clock of its host puts it" in part(render(full(32)), "timeline"), "one host is unaligned"
+    apart = full(3)
+    ranks = (*apart.ranks[:2], msgspec.structs.replace(apart.ranks[2], starts_after=10**15))
+    text = part(render(msgspec.structs.replace(apart, ranks=ranks)), "timeline")
+    assert "too far apart for one axis" in text
+    assert 'data-span="1000000000"' in text
+
+
 def test_each_part_has_one_colour_and_a_name() -> None:
     text = render(full(8))
     style = text[text.index("<style>") : text.index("</style>")]

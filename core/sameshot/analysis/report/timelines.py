@@ -39,17 +39,12 @@ def section(view: View) -> Section | None:
     if not ranks:
         return None
     whole, starts, aligned = _axis(ranks)
-    several = len(ranks) > 1
     note = (
-        ("Each rank's window where the clocks of the hosts put it. " if aligned else "The clocks of the hosts lie too "
-         "far apart for one axis: each line begins with its own window. ")
-        if several
-        else ""
-    ) + (
-        "Where one rank holds the others up, their waiting (orange) stands above and below its own long piece."
-        if several
+        f"{_placed(view, aligned)} Where one rank holds the others up, their waiting (orange) stands above and below "
+        "its own long piece."
+        if len(ranks) > 1
         else "What filled most of each moment."
-    )  # fmt: skip
+    )
     chosen = list(zip(ranks, starts, strict=True))
     if len(ranks) > _NAMED_LANES:
         keep = {rank.label for rank in view.few}
@@ -60,6 +55,17 @@ def section(view: View) -> Section | None:
     else:
         blocks = _pictures(view, "all", "", chosen, whole)
     return Section("timeline", "The window on one screen", tuple(blocks), note=note, short="Timeline")
+
+
+def _placed(view: View, aligned: bool) -> str:
+    """By which clocks the lines lie side by side."""
+    if not aligned:
+        return "The clocks of the hosts lie too far apart for one axis: each line begins with its own window."
+    hosts = view.summary.clocks.hosts if view.summary.clocks is not None else ()
+    if len(hosts) > 1 and all(host.offset is not None for host in hosts):
+        error = max((host.expected_error or 0 for host in hosts), default=0)
+        return f"Each rank's window on one clock: hosts were aligned on their collectives (expected error {ms(error)})."
+    return "Each rank's window where the clock of its host puts it."
 
 
 def _pictures(view: View, ident: str, title: str, chosen: list[tuple[RankRow, int]], whole: int) -> list[Block]:
