@@ -120,21 +120,22 @@ def test_a_capture_with_wait_delivers_every_rank_and_can_be_verified_and_analyse
     manifest = next(line.split(": ", 1)[1] for line in done.stdout.splitlines() if line.startswith("manifest: "))
     assert terminal.run("manifest", "verify", manifest).returncode == 0
 
-    analysed = terminal.run("analyze", manifest, "--out", str(tmp_path / "report"))
-    assert analysed.returncode == 0, analysed.stderr
+    report = terminal.run("analyze", manifest, "--out", str(tmp_path / "report"))
+    assert report.returncode == 0, report.stderr
     assert json.loads((tmp_path / "report" / "summary.json").read_bytes())["analysed_ranks"] == 2
     assert (tmp_path / "report" / "report.html").stat().st_size > 10_000
 
-    trace = next((job / "archive").rglob("rank-1-*/trace.json.gz"))
-    whole = trace.read_bytes()
-    trace.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
-    try:
-        verified = terminal.run("manifest", "verify", manifest)
-        assert verified.returncode == 4
-        assert "rank 1" in verified.stdout
-        assert terminal.run("analyze", manifest, "--out", str(tmp_path / "again")).returncode == 4
-    finally:
-        trace.write_bytes(whole)
+    for name, analysed in (("trace.json.gz", 0), ("columns.parquet", 4)):  # analysis reads columns where there are any
+        file = next((job / "archive").rglob(f"rank-1-*/{name}"))
+        whole = file.read_bytes()
+        file.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+        try:
+            verified = terminal.run("manifest", "verify", manifest)
+            assert verified.returncode == 4
+            assert f"rank 1 (node-0/main/1): {'trace' if name.startswith('t') else 'columns'}" in verified.stdout
+            assert terminal.run("analyze", manifest, "--out", str(tmp_path / name)).returncode == analysed
+        finally:
+            file.write_bytes(whole)
 
 
 @pytest.mark.usefixtures("job")
