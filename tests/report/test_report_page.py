@@ -272,6 +272,11 @@ def test_the_picture_says_by_which_clocks_its_lines_lie_side_by_side() -> None:
     assert 'data-span="1000000000"' in text
 
 
+def test_one_host_needs_no_table_of_clocks() -> None:
+    assert 'id="hosts"' in part(render(full(16)), "clocks")
+    assert 'id="hosts"' not in render(full(8))
+
+
 def test_each_part_has_one_colour_and_a_name() -> None:
     text = render(full(8))
     style = text[text.index("<style>") : text.index("</style>")]

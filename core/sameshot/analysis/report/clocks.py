@@ -17,7 +17,7 @@ def clocks(view: View) -> Section | None:
     """Clocks of the hosts, and how collectives of different ranks were matched."""
     summary, blocks = view.summary, list[Block]()
     note = ""
-    if (found := summary.clocks) is not None and found.hosts:
+    if (found := summary.clocks) is not None and len(found.hosts) > 1:
         note = found.note
         hosts, left_out = most(found.hosts, what="hosts")
         blocks.append(
