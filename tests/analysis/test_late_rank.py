@@ -51,6 +51,9 @@ def test_a_rank_that_sleeps_in_every_step_is_named(tmp_path: Path, seed: int) ->
     assert 24e6 < found.excess.untraced < 36e6
     assert found.excess.communication < -20e6, "the culprit is the one that does not wait"
     assert summary.late.rests_on_ranks == 4
+    assert summary.stragglers[0].label == f"rank {culprit}"
+    assert summary.stragglers[0].cause == "untraced", "what its main thread tells"
+    assert summary.stragglers[0].share > 0.5
     assert summary.findings[0].startswith(f"rank {culprit} (node-{culprit // 2}) is late: the 3 others wait ")
 
 

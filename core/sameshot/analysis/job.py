@@ -21,7 +21,7 @@ from sameshot.analysis.late import Evidence
 from sameshot.analysis.match import collective_rows, match_streams
 from sameshot.analysis.measures import Clocks, DeviceTimes, NamedTime, Spread
 from sameshot.analysis.moments import costliest
-from sameshot.analysis.stragglers import arrivals, exposed_waiting, stragglers, waiting, with_waits
+from sameshot.analysis.stragglers import arrivals, exposed_waiting, stragglers, waiting, with_causes, with_waits
 from sameshot.analysis.summary import (
     CaptureInfo,
     MissingRank,
@@ -69,7 +69,7 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
     came = arrivals(ranks, matched, expected)
     evidence = late.gather(ranks, came)
     verdict = late.judge(ranks, evidence, cross_rank=cross_rank, common=common)
-    blamed = stragglers(ranks, came, labels)
+    blamed = with_causes(stragglers(ranks, came, labels), verdict.ranks)
     rates = bandwidth(ranks, came)
     uneven = imbalance(ranks, labels)
     notable = {*(r.label for r in verdict.ranks), *(b.label for b in blamed[:_NOTABLE]), *(u.label for u in uneven)}

@@ -22,7 +22,7 @@ from sameshot.analysis.intervals import Ints
 from sameshot.analysis.match import Matched
 from sameshot.analysis.measures import Group, Straggler
 from sameshot.analysis.names import Collective
-from sameshot.analysis.summary import Cause, CollectiveRow, RankSummary
+from sameshot.analysis.summary import Cause, CollectiveRow, LateRank, RankSummary
 
 # ns; ends of one collective differ by 5 to 30 µs between ranks on a device; on CPUs the scheduler decides.
 _NOISE = {"nccl": 50_000, "gloo": 1_000_000}
@@ -381,6 +381,17 @@ def stragglers(ranks: Sequence[RankSummary], streams: Sequence[Arrivals], labels
             relayed=int(relayed[i]),
         )
         for i in order
+    ]
+
+
+def with_causes(found: Sequence[Straggler], late: Sequence[LateRank]) -> list[Straggler]:
+    """Where collectives alone do not tell why (gloo), the reason that the main thread gave for a rank that is late."""
+    known = {rank.label: rank.cause for rank in late if rank.cause is not Cause.UNKNOWN}
+    return [
+        msgspec.structs.replace(one, cause=known[one.label].value, causes={known[one.label].value: one.caused})
+        if one.label in known and set(one.causes) == {Cause.UNKNOWN.value}
+        else one
+        for one in found
     ]
 
 
