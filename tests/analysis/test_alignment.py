@@ -97,6 +97,17 @@ def test_windows_without_a_common_moment_are_not_matched(seed: int) -> None:
     assert not found(one, other).found
 
 
+def test_a_few_collectives_that_fit_by_chance_are_no_proof() -> None:
+    """Short windows of unrelated times: of so many lags one often fits twice as well as all others."""
+    dice = random.Random(11)
+    wrong = 0
+    for _ in range(1500):
+        one, _ = two(dice, count=9, jitter=8, skew=0.03, drop=0, offset=0)
+        _, other = two(dice, count=9, jitter=8, skew=0.03, drop=0, offset=dice.uniform(-20, 20))
+        wrong += found(one, other).found
+    assert wrong <= 1
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_missing_record_costs_one_collective_and_shifts_nothing(seed: int) -> None:
     dice = random.Random(seed)
@@ -249,6 +260,22 @@ def test_a_clockwork_job_on_hosts_with_wrong_clocks_is_only_matched_within_each_
     assert {a.method for a in alignments if not a.note} <= {"none"}
     between = [one for one in matched if {rank // job.gpus for rank in one.ranks} == {0, 1}]
     assert all(one.assumes_clocks and one.assumed for one in between), "where the clocks are believed, it is said"
+
+
+def test_clocks_are_not_believed_where_others_of_the_job_are_known_to_disagree() -> None:
+    clockwork = GpuJob(hosts=2, gpus=1, periodic=True, outliers=0.0, clock_s=0.001, seed=1).run().summaries()
+
+    def elsewhere(rank: RankSummary) -> RankSummary:
+        identity = msgspec.structs.replace(rank.identity, host=f"far-{rank.identity.host}")
+        streams = tuple(msgspec.structs.replace(one, key="group 9 [4, 5]") for one in rank.streams)
+        return msgspec.structs.replace(rank, identity=identity, streams=streams)
+
+    alone = [elsewhere(rank) for rank in clockwork]
+    assert [one.assumes_clocks for one in match_streams(alone)[0]] == [True]
+    others = GpuJob(hosts=2, gpus=1, clock_s=3.0, seed=2).run().summaries()
+    matched, alignments = match_streams([*others, *alone])
+    assert [one.key for one in matched] == ["group 1 [0, 1]"]
+    assert any("known to disagree" in alignment.note for alignment in alignments)
 
 
 def test_unnamed_streams_of_two_groups_are_told_apart() -> None:

@@ -122,6 +122,24 @@ def test_hosts_that_no_group_connects_are_unaligned_and_never_zero(seed: int) ->
     assert "2 hosts unaligned" in islands.note
 
 
+def test_sends_and_receives_measure_no_clock() -> None:
+    """They are matched, but ranks may leave them early."""
+    ranks = dataclasses.replace(NOISY, hosts=2, gpus=2, tp=2, pp=2, seed=1).run().summaries()
+    matched, _ = match_streams(ranks)
+    assert any(one.ranks == (0, 2) for one in matched)
+    assert [clock.offset for clock in clocks.measure(ranks, matched).hosts] == [0, None]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_offsets_that_drift_are_compared_at_one_moment_in_all_groups(seed: int) -> None:
+    """Windows differ by a second, so the middles of what groups have in common do, too: 200 µs at 200 ppm."""
+    job = dataclasses.replace(
+        NOISY, hosts=6, gpus=2, tp=4, steps=90, drift_ppm=200.0, lag=1000.0, missing=0.0, seed=seed
+    )
+    found = check(job.run())
+    assert any(clock.drift is not None for clock in found.hosts)
+
+
 @pytest.mark.parametrize("group_args", [True, False])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_clockwork_job_is_refused(group_args: bool, seed: int) -> None:

@@ -12,7 +12,7 @@ edges; what cycles leave over is the check. Between components nothing is known:
 
 Collectives inside one host say nothing about another, and matches that assumed that clocks agree are not used: they
 can't measure what they assume. A drift is told only where it is resolved, its standard error times the window being
-below the residual.
+below the residual in every group on the way to the reference.
 
     expected error = 3 × the standard error along the best path to the reference: of the offset, and of the drift over
                      the farthest part of the window
@@ -269,7 +269,8 @@ def _host_clock(
         return HostClock(host, component, None, None, spread, None, points, _joined(why, stray))
     reach = windows.reach(index, moment + ahead)
     drift, drift_error = float(solution.drifts[index]), float(solution.drift_errors[index])
-    resolved = np.isfinite(drift) and drift_error * 2 * reach < residual
+    # Every link of the chain is resolved; over all of it, the drift must still be, or at least be beyond doubt.
+    resolved = np.isfinite(drift) and (drift_error * 2 * reach < residual or abs(drift) > 2 * _SIGMAS * drift_error)
     error = _SIGMAS * float(solution.errors[index]) + residual + float(solution.cycles[index])
     error += (_SIGMAS * drift_error if resolved else float(solution.steepest[index])) * reach
     about = f"{count(points, 'synchronisation point')} in {count(groups, 'group')}"
