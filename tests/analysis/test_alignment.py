@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from make_job import BASE_NS, GpuJob, Run
 
-from sameshot.analysis.align import Pairing, by_clocks, pair, sequence
+from sameshot.analysis.align import Pairing, by_clocks, pair
+from sameshot.analysis.fit import sequence
 from sameshot.analysis.groups import gather_groups, may_be_one
 from sameshot.analysis.match import ABSENT, Matched, match_streams
 from sameshot.analysis.summary import RankSummary, Stream

@@ -23,7 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from sameshot.analysis import names
-from sameshot.analysis.align import Pairing, Sequence, by_clocks, pair, sequence, unmatched
+from sameshot.analysis.align import Pairing, by_clocks, pair, unmatched
+from sameshot.analysis.fit import Sequence, sequence
 from sameshot.analysis.groups import Member, gather_groups
 from sameshot.analysis.hosts import Offsets, host_of
 from sameshot.analysis.intervals import Ints

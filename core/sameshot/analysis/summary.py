@@ -280,8 +280,8 @@ class Alignment(msgspec.Struct, frozen=True, rename=ns("residual", "clock_offset
     stream: str
     label: str
     reference: str
-    method: str  # "sequence", "intervals", "wall-clock" or "none"
-    lag: int | None  # k-th collective of the reference is the (k + lag)-th here
+    method: str  # "sequence", "intervals", "measured-clock", "wall-clock" or "none"
+    lag: int | None  # k-th collective of the reference is mostly the (k + lag)-th here
     residual: int | None  # median difference of the times between collective ends
     clock_offset: int | None  # median (end here - end there) by the hosts' clocks; information only
     matched: int
