@@ -124,7 +124,8 @@ def _expected(event: dict[str, Any]) -> Row:
         row["bytes"] = integer(args["Bytes"])
     elif row["bytes"] is None and isinstance(name, str) and name.startswith("hip"):
         row["bytes"] = integer(args.get("size"))
-    if any(is_scalar(args.get(key)) for key in ("Collective name", "Process Group Name", "In msg nelems")):
+    named = any(is_scalar(args.get(key)) for key in ("Collective name", "Process Group Name"))
+    if named or integer(args.get("In msg nelems")) is not None:
         row |= {column: text(args.get(key)) for column, key in MESSAGE_TEXTS.items()}
         row |= {column: integer(args.get(key)) for column, key in MESSAGE_INTEGERS.items()}
     return row

@@ -374,6 +374,14 @@ def test_lanes_are_device_and_stream_however_large_their_numbers(far: int) -> No
     assert len(set(found)) == len(frame.lanes)
 
 
+def test_arguments_of_communication_that_say_nothing_are_none(tmp_path: Path) -> None:
+    data = trace(*(SPAN | {"args": {"In msg nelems": value, "dtype": "Float"}} for value in ("", None, [1], 0, "7")))
+    frame, _ = frame_of(data)
+    assert (frame.messages.event.tolist(), frame.messages.in_nelems.tolist()) == ([3, 4], [0, 7])
+    store(data, tmp_path / "c")
+    assert contents(stored_frame(tmp_path / "c")) == contents(frame)
+
+
 def test_of_several_labels_of_a_thread_the_last_in_the_file_holds(tmp_path: Path) -> None:
     label = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1}
     names = [label | {"ts": ts, "args": {"name": name}} for ts, name in ((5, "first"), (9, "second"), (1, "last"))]

@@ -240,7 +240,7 @@ def _messages(rich: list[int], args: list[Args], text: Dictionary) -> Messages:
     found = [
         (at, each)
         for at, each in zip(rich, args, strict=True)
-        if each.collective is not None or each.group_name is not None or each.in_nelems is not None
+        if each.collective is not None or each.group_name is not None or integer(each.in_nelems) != MISSING
     ]
 
     def texts(values: Iterable[Value]) -> Codes:
