@@ -43,6 +43,7 @@ class Invented:
         self.streams = dice.choice([[7], [7, 20], [0], [0, 7, 20, 22]])
         self.devices = dice.choice([[0], [0], [0, 1]])
         self.tiny, self.waits, self.shared = (dice.random() < share for share in (0.3, 0.4, 0.3))
+        self.triton = dice.random() < 0.3
         self.busy: dict[tuple[int, int], float] = {}
         self.now = base + dice.uniform(0, 100)
         mirrored = dice.random() < 0.5
@@ -72,7 +73,8 @@ class Invented:
             category = dice.choice(["cuda_runtime", "cuda_driver"])
             self.span(category, name, self.now, dice.uniform(0.1, 9), correlation=correlation)
         if dice.random() < 0.3:
-            self.span("cpu_op", "aten::x", self.now - 1, 8)
+            placed = {"stream": dice.choice(self.streams)} if self.triton else {}
+            self.span("cpu_op", "aten::x", self.now - 1, 8, **placed)
         for _ in range(dice.choice([0, 1, 3] if name == "cudaGraphLaunch" else [0, 1, 1, 1, 1])):
             lane = dice.choice(self.devices), dice.choice(self.streams)
             after = self.busy.get(lane, 0) if dice.random() < 0.9 else 0

@@ -15,6 +15,8 @@ from sameshot.analysis.hta.shape import COMMUNICATION, COMPUTATION, MEMORY, OTHE
 from sameshot.analysis.hta.tables import Rounding, part_of, tables_of, write_tables
 from sameshot.analysis.intervals import Spans
 from sameshot.trace.columns.build import ColumnBuilder
+from sameshot.trace.columns.read import read_columns
+from sameshot.trace.imported import Import, import_traces
 from sameshot.trace.read import read_trace
 from sameshot.trace.window import to_ns
 
@@ -87,6 +89,28 @@ def test_hta_takes_a_waiting_stream_for_computation(tmp_path: Path) -> None:
     assert times(row) == (0, 70, 0, 70)
     (row,) = tables(tmp_path, EXACT, events)["temporal_breakdown"]
     assert times(row) == (50, 20, 0, 70)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_hta_takes_a_host_operator_that_states_a_stream_for_computation(tmp_path: Path, stored: bool) -> None:
+    """As torch records Inductor's Triton kernels on the host: an operator with `stream`, and a kernel below it."""
+    operator = {"ph": "X", "cat": "cpu_op", "name": "triton_poi_fused_add_0", "pid": 1, "tid": 1, "ts": 0, "dur": 95}
+    operator["args"] = {"External id": 3, "stream": 0, "kernel_backend": "triton"}
+    events = [operator, call(80, 5, 35, "cuLaunchKernel"), kernel(90, 2, "triton_poi_fused_add_0", correlation=35)]
+    frame = framed(tmp_path, events)
+    if stored:
+        import_traces(Import(files={0: tmp_path / "trace.json"}, out=tmp_path / "capture"))
+        frames = FrameBuilder()
+        frame = frames.frame(read_columns(tmp_path / "capture/rank-0/columns.parquet", frames, frames.wanted))
+    found = {
+        rounding: {name: t.to_pylist() for name, t in tables_of([part_of(frame, 0, rounding)]).items()}
+        for rounding in Rounding
+    }
+    assert times(found[HTA]["temporal_breakdown"][0]) == (0, 95, 0, 95)
+    assert found[HTA]["gpu_kernel_breakdown"][0]["sum (us)"] == 97
+    assert times(found[EXACT]["temporal_breakdown"][0]) == (0, 2, 0, 2)
+    assert found[EXACT]["gpu_kernel_breakdown"][0]["sum (us)"] == 2
+    assert not any(row["idle_time"] for tables in found.values() for row in tables["idle_time_breakdown"])
 
 
 def test_hta_leaves_out_the_last_step_where_it_knows_two_names_of_steps_in_any_rank(tmp_path: Path) -> None:
@@ -242,12 +266,3 @@ def test_times_since_the_epoch_keep_the_quarters_that_a_float_has_of_them(tmp_pa
     assert times(row) == (990, 5, 0, 995)
     (row,) = tables(tmp_path, EXACT, events)["temporal_breakdown"]
     assert times(row) == (989.5, 5.752, 0, 995.252)
-
-
-def test_an_operator_that_states_the_stream_it_launches_on_is_no_work_of_it(tmp_path: Path) -> None:
-    """Triton's do; HTA takes them for kernels, we don't even under its rules."""
-    operator = {"ph": "X", "cat": "cpu_op", "name": "triton_poi_fused", "pid": 1, "tid": 1, "ts": 10, "dur": 95,
-                "args": {"stream": 0, "kernel_backend": "triton"}}  # fmt: skip
-    for rounding in Rounding:
-        (row,) = tables(tmp_path, rounding, [operator, kernel(50, 2)])["temporal_breakdown"]
-        assert times(row) == (0, 2, 0, 2)

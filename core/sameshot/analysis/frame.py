@@ -30,6 +30,7 @@ Bools = npt.NDArray[np.bool_]
 _EMPTY_CODES: Codes = np.empty(0, dtype=np.int32)
 _DEVICE = (Cat.KERNEL, Cat.MEMORY, Cat.SYNC)
 _NO_ROWS = (Cat.SKIPPED, Cat.UNKNOWN)
+_PLACED = (Cat.OPERATOR, Cat.ANNOTATION, Cat.PYTHON)
 _HALVES = ("B", "E")
 _ALWAYS = ("ts", "dur", "name")
 _EXTRA: dict[Cat, tuple[str, ...]] = {
@@ -143,6 +144,7 @@ class Frame:
         by_phase: Counter[str],
         unknown: Counter[str],
         oddities: Counter[str],
+        placed: Rows | None = None,
     ) -> None:
         self.names = names
         self.lanes = lanes
@@ -155,6 +157,9 @@ class Frame:
         self.by_phase = by_phase
         self.unknown = unknown
         self.oddities = oddities
+        self.placed = placed or Rows()
+        """Host spans that state a stream, as those of Inductor's Triton kernels do (columns start, end, name, event,
+        stream): work of the host all the same. They are among the rows of their kind, too."""
         self._tables = tables
         self._named: dict[Any, Bools] = {}
 
@@ -188,6 +193,7 @@ class FrameBuilder:
         self._halves: list[_Columns] = []  # phases B and E, whose pairs are spans
         self._messages: list[_Columns] = []
         self._labels: list[tuple[int, int, int]] = []  # event, lane, label
+        self._placed = _Table()
         self._call_sizes: list[tuple[Ints, Ints]] = []  # correlation and bytes of calls that state bytes
         self._words = _Words()
         self._lanes = _Lanes(self._words.thread)
@@ -207,8 +213,8 @@ class FrameBuilder:
             kind = names.category(group.category)
             if group.phase in _HALVES or (group.phase == "X" and kind not in _NO_ROWS):
                 columns.update((*_ALWAYS, "pid", "tid", *_EXTRA.get(kind, ())))
-                if kind is Cat.RUNTIME:
-                    columns.update(column for column in ("bytes",) if column in group.columns)
+                more = ("bytes",) if kind is Cat.RUNTIME else ("stream",) if kind in _PLACED else ()
+                columns.update(column for column in more if column in group.columns)
                 self._tables.setdefault(kind, _Table()).room += group.rows
         columns.update(column for column in MESSAGES if column in group.columns)
         return columns
@@ -269,6 +275,8 @@ class FrameBuilder:
             self._tables.setdefault(kind, _Table()).add(part)
             if kind is Cat.RUNTIME and (sized := (size := chunk.bytes[rows]) != MISSING).any():
                 self._call_sizes.append((part["correlation"][sized], size[sized]))
+            if kind in _PLACED and (on := (stream := chunk.stream[rows]) != MISSING).any():
+                self._placed.add({**{c: part[c][on] for c in ("start", "end", "name", "event")}, "stream": stream[on]})
 
     def _columns(self, kind: Cat, chunk: Chunk, rows: Any) -> _Columns:
         part: _Columns = {
@@ -319,7 +327,8 @@ class FrameBuilder:
         if self._call_sizes and Cat.MEMORY in tables:
             correlation, size = (np.concatenate(columns) for columns in zip(*self._call_sizes, strict=True))
             _take_sizes(tables[Cat.MEMORY], correlation, size)
-        found_names = _renumbered(list(tables.values()), "name", self._words.name.values)
+        placed = self._placed.rows()
+        found_names = _renumbered([*tables.values(), placed], "name", self._words.name.values)
         lanes = self._lanes.renumbered(tables.values())
         thread_names = {}
         for _, lane, label in sorted(self._labels):
@@ -340,6 +349,7 @@ class FrameBuilder:
             by_phase=by_phase,
             unknown=Counter({v: times for v, times in by_category.items() if names.category(v) is Cat.UNKNOWN}),
             oddities=self.oddities,
+            placed=placed,
         )
 
     def _pair_halves(self) -> None:
