@@ -15,6 +15,7 @@ from test_real_traces import target_of
 
 from sameshot.analysis import map_rank
 from sameshot.analysis.measures import DataWait
+from sameshot.cli.main import invoke
 
 _ids = iter(range(1, 10**6))
 
@@ -245,3 +246,24 @@ def test_a_real_single_fetch_gets_no_verdict(shared_data: Path) -> None:
     found = map_rank(path, target_of(path, 0)).data_wait
     assert found is not None
     assert (found.raw, found.bound) == (1_101_000, None)
+
+
+def test_the_command_takes_the_name_of_a_fetch_and_refuses_what_is_no_pattern(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events = [
+        main("my_queue.pop", 10, 20, cat="user_annotation"),
+        main("aten::mm", 40, 20),
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": events, "host_name": "one"}))
+    assert invoke(["manifest", "create", "--out", str(tmp_path / "capture"), f"0={path}"]) == 0
+    capsys.readouterr()
+    command = ["analyze", str(tmp_path / "capture"), "--out", str(tmp_path / "out"), "-o", "json"]
+    assert invoke(command) == 0
+    assert json.loads(capsys.readouterr().out)["ranks"][0]["data_wait"] is None
+    assert invoke([*command, "--fetch-pattern", r"my_queue\."]) == 0
+    found = json.loads(capsys.readouterr().out)["ranks"][0]["data_wait"]
+    assert (found["method"], found["raw_ns"]) == ("annotation", 20 * MS)
+    assert invoke([*command, "--fetch-pattern", "("]) == 2
+    assert "no regular expression" in capsys.readouterr().err

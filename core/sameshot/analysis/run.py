@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -20,7 +21,7 @@ from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.load import Loaded, artifact_of, load, load_trace, who
 from sameshot.analysis.rank import summarise
 from sameshot.analysis.summary import RANK_SCHEMA, RankSummary, Summary
-from sameshot.errors import CaptureFailed, VerificationFailed
+from sameshot.errors import CaptureFailed, UsageError, VerificationFailed
 from sameshot.manifest import Manifest, Target
 from sameshot.storage import Storage
 from sameshot.trace.capture_check import locate, read_manifest
@@ -60,7 +61,9 @@ def map_rank(trace: BinaryIO | Path, target: Target) -> RankSummary:
     return _summarise(load_trace(trace, target), target)
 
 
-def map_target(location: str, target_id: str, *, cache: Path | None = None) -> RankSummary:
+def map_target(
+    location: str, target_id: str, *, cache: Path | None = None, fetch_pattern: str | None = None
+) -> RankSummary:
     """Summarise one target of the capture at `location`, from its stored columns where it has any.
 
     What a fan-out runs for each rank, here or on other machines; `cache` is a folder for columns of traces that have
@@ -70,7 +73,7 @@ def map_target(location: str, target_id: str, *, cache: Path | None = None) -> R
     storage, key = locate(location)
     for target in read_manifest(storage, key).targets:
         if target.target_id == target_id:
-            return _map((storage.url, _folder(key), target, cache, None))[0]
+            return _map(_Job(storage.url, _folder(key), target, cache, fetch_pattern=_pattern(fetch_pattern)))[0]
     raise VerificationFailed(f"The manifest at {storage.uri(key)} names no target {target_id!r}.")
 
 
@@ -101,6 +104,7 @@ def analyze(
     progress: Progress | None = None,
     rounding: Rounding = Rounding.EXACT,
     hta: bool = False,
+    fetch_pattern: str | None = None,
 ) -> Summary:
     """Analyse the capture whose manifest (or its folder) is at this path or URI.
 
@@ -108,10 +112,11 @@ def analyze(
     `workers` processes read traces side by side; by default one process does it all unless the traces are large. Which
     ranks are missing stands in the result (`Summary.missing`): whether that is good enough is the caller's decision.
     `rounding` is that of the tables, see docs/analysis.md. `hta` runs HTA as well, for the report, `hta.json` and
-    `tables/hta_*.parquet`.
+    `tables/hta_*.parquet`. `fetch_pattern` (a regular expression) says which annotations fetch the next batch, where it
+    is not torch's DataLoader.
 
     Raises UnknownCapture, ManifestError, VerificationFailed, StorageError, CaptureFailed where no rank has a trace, and
-    UsageError where HTA is wanted and not installed.
+    UsageError where HTA is wanted and not installed, or the pattern is none.
     """
     if hta and out is not None:
         from sameshot.analysis.hta.engine import require_hta, run_hta
@@ -124,6 +129,7 @@ def analyze(
         workers=workers,
         progress=progress,
         tables=None if out is None else rounding,
+        fetch_pattern=fetch_pattern,
     )
     result = reduce_ranks(mapped.manifest, mapped.ranks, location=mapped.location)
     if out is not None:
@@ -145,6 +151,7 @@ def map_capture(
     workers: int | None = None,
     progress: Progress | None = None,
     tables: Rounding | None = None,
+    fetch_pattern: str | None = None,
 ) -> Mapped:
     """Summarise every rank of the capture at this path or URI; arguments and errors are those of `analyze`.
 
@@ -159,7 +166,9 @@ def map_capture(
             + "; ".join(f"{who(t)}: {t.failure.reason.value}" for t in manifest.targets if t.failure is not None)
         )
     summaries, parts = [], []
-    mapped = _map_all(storage, _folder(key), targets, _workers(workers, targets), cache, tables)
+    pattern = _pattern(fetch_pattern)
+    jobs = [_Job(storage.url, _folder(key), target, cache, tables, pattern) for target in targets]
+    mapped = _map_all(jobs, _workers(workers, targets))
     with contextlib.closing(mapped):
         for summary, part in mapped:
             summaries.append(summary)
@@ -183,7 +192,15 @@ def write(summary: Summary, out: Path, *, more: Sequence[Section] = ()) -> None:
     replace(out / "report.html", page)
 
 
-_Job = tuple[str, str, Target, Path | None, Rounding | None]
+class _Job(NamedTuple):
+    """One rank to map, as it is handed to a process."""
+
+    url: str
+    prefix: str
+    target: Target
+    cache: Path | None = None
+    tables: Rounding | None = None
+    fetch_pattern: str | None = None
 
 
 def _folder(key: str) -> str:
@@ -201,27 +218,32 @@ def _workers(wanted: int | None, targets: list[Target]) -> int:
     return max(1, min(wanted, len(targets)))
 
 
-def _map_all(
-    storage: Storage, prefix: str, targets: list[Target], workers: int, cache: Path | None, tables: Rounding | None
-) -> Generator[tuple[RankSummary, TablePart | None], None, None]:
+def _pattern(fetch_pattern: str | None) -> str | None:
+    """Refused here, before any trace is read, where it is no regular expression."""
+    try:
+        re.compile(fetch_pattern or "")
+    except re.error as error:
+        raise UsageError(f"The fetch pattern {fetch_pattern!r} is no regular expression: {error}.") from None
+    return fetch_pattern
+
+
+def _map_all(jobs: list[_Job], workers: int) -> Generator[tuple[RankSummary, TablePart | None], None, None]:
     """The first error ends everything: nothing is analysed from bytes that nobody proved."""
-    jobs: list[_Job] = [(storage.url, prefix, target, cache, tables) for target in targets]
     if workers == 1:
         yield from map(_map, jobs)
         return
-    with contextlib.closing(in_processes(_map, jobs, workers, name=lambda job: who(job[2]))) as results:
+    with contextlib.closing(in_processes(_map, jobs, workers, name=lambda job: who(job.target))) as results:
         for _, found in results:
             yield found
 
 
 def _map(job: _Job) -> tuple[RankSummary, TablePart | None]:
-    url, prefix, target, cache, tables = job
-    loaded = load(Storage.open(url), prefix, target, cache=cache)
-    part = None if tables is None else part_of(loaded.frame, target.identity.rank, tables)
-    return _summarise(loaded, target), part
+    loaded = load(Storage.open(job.url), job.prefix, job.target, cache=job.cache)
+    part = None if job.tables is None else part_of(loaded.frame, job.target.identity.rank, job.tables)
+    return _summarise(loaded, job.target, job.fetch_pattern), part
 
 
-def _summarise(loaded: Loaded, target: Target) -> RankSummary:
+def _summarise(loaded: Loaded, target: Target, fetch_pattern: str | None = None) -> RankSummary:
     return summarise(
         loaded.frame,
         target_id=target.target_id,
@@ -230,4 +252,5 @@ def _summarise(loaded: Loaded, target: Target) -> RankSummary:
         window_ns=loaded.window_ns,
         raw_size=loaded.raw_size,
         raw_sha256=loaded.raw_sha256,
+        fetch_pattern=fetch_pattern,
     )

@@ -39,6 +39,13 @@ def analyze(
         bool,
         typer.Option("--hta-rounding", help="Compute tables/*.parquet as HTA does, in whole µs, to compare with it."),
     ] = False,
+    fetch_pattern: Annotated[
+        str | None,
+        typer.Option(
+            help="Regular expression of the annotations that fetch a batch, where it is not torch's DataLoader.",
+            show_default=False,
+        ),
+    ] = None,
     workers: WorkersOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -50,7 +57,13 @@ def analyze(
     rounding = Rounding.HTA if hta_rounding else Rounding.EXACT
     with bar("reading") as advance:
         summary = analyze_capture(
-            manifest, out, workers=workers, progress=advance, rounding=rounding, hta=engine is Engine.HTA
+            manifest,
+            out,
+            workers=workers,
+            progress=advance,
+            rounding=rounding,
+            hta=engine is Engine.HTA,
+            fetch_pattern=fetch_pattern,
         )
     if output is Output.JSON:
         print_json(summary)
