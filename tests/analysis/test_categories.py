@@ -30,6 +30,10 @@ from sameshot.analysis.names import Cat, category
         # MTIA
         ("mtia_runtime", "runFunction - job_prep_and_submit_for_execution", Cat.RUNTIME),
         ("mtia_ccp_events", "hccl::all_reduce", Cat.KERNEL),
+        ("mtia_ccp_events", "event_wait", Cat.SYNC),
+        ("mtia_ccp_events", "event_record", Cat.SYNC),
+        ("mtia_ccp_events", "dma_request", Cat.MEMORY),
+        ("kernel", "dma_request", Cat.KERNEL),
         # Habana and other backends
         ("hpu_op", "launch", Cat.RUNTIME),
         ("privateuse1_runtime", "launch", Cat.RUNTIME),
@@ -76,6 +80,25 @@ def test_a_synchronisation_is_no_work(tmp_path: Path) -> None:
     device = measured(written(tmp_path, *sync, kernel(10, 10, 2)), window=(0, 100_000)).device
     assert device is not None
     assert (device.compute, device.idle, device.kernels) == (10_000, 90_000, 1)
+
+
+def test_a_wait_of_mtia_is_no_work_and_its_dma_is_a_copy(tmp_path: Path) -> None:
+    events = [
+        kernel(0, 10, 1, "fc", cat="mtia_ccp_events"),
+        kernel(10, 50, 2, "event_wait", stream=8, cat="mtia_ccp_events"),
+        kernel(5, 25, 3, "dma_request", stream=9, cat="mtia_ccp_events"),
+        kernel(70, 10, 5, "Memcpy DtoH", cat="gpu_memcpy"),
+        call(0, 1, 1, "runFunction - job_prep_and_submit_for_execution", cat="mtia_runtime"),
+    ]
+    path = written(tmp_path, *events)
+    found = measured(path, window=(0, 100_000))
+    assert found.device is not None
+    assert (found.device.compute, found.device.memory, found.device.idle) == (10_000, 30_000, 60_000)
+    assert {row.kind: row.total for row in found.copies} == {"dma_request": 25_000, "DtoH": 10_000}
+    frame = frame_of(path)
+    assert [rows.start.tolist() for rows in (frame.rows(Cat.MEMORY), frame.rows(Cat.SYNC))] == [
+        [5_000, 70_000], [10_000],
+    ]  # fmt: skip
 
 
 def test_a_host_that_uses_no_device_has_no_device_measures(tmp_path: Path) -> None:

@@ -66,6 +66,16 @@ def test_each_moment_belongs_to_one_part() -> None:
     assert found.device is None
 
 
+@pytest.mark.parametrize("backend", ["nccl", "gloo", "hccl", "xccl", "ucc", "mpi"])
+def test_spans_of_any_process_group_are_communication(backend: str) -> None:
+    found = summary_of(
+        main("aten::mm", 0, 10),
+        main(f"{backend}:all_reduce", 10, 5, cat="user_annotation"),
+        main(f"{backend}_like:all_reduce", 15, 5, cat="user_annotation"),
+    )
+    assert found.parts == parts(operators=10, communication=5, untraced=5)
+
+
 def test_the_window_is_that_of_all_recorded_events_not_of_the_interpreted_ones_alone() -> None:
     found = summary_of(
         main("aten::mm", 10, 20),

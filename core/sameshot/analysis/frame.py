@@ -324,6 +324,8 @@ class FrameBuilder:
         """
         self._pair_halves()
         tables = {kind: self._tables.pop(kind).rows() for kind in Cat if kind in self._tables}
+        if (self._by_category if footer is None else footer.categories).get(names.BY_NAME):
+            _sort_by_name(tables, self._words.name.values)
         if self._call_sizes and Cat.MEMORY in tables:
             correlation, size = (np.concatenate(columns) for columns in zip(*self._call_sizes, strict=True))
             _take_sizes(tables[Cat.MEMORY], correlation, size)
@@ -548,6 +550,20 @@ class _Table:
             for name in columns:
                 columns[name] = columns[name][order]
         return Rows(**columns)
+
+
+def _sort_by_name(tables: dict[Cat, Rows], words: list[str]) -> None:
+    """Put rows of kernels where their names say that they belong, in order of start."""
+    kernels = tables.get(Cat.KERNEL, Rows())
+    kinds = np.fromiter((names.kind_by_name(word) for word in words), np.int8, len(words))[kernels.name]
+    for number in np.unique(kinds).tolist():
+        kind, rows = Cat(number), kernels[kinds == number]
+        if kind is not Cat.KERNEL and kind in tables:
+            rows = Rows(**{c: np.concatenate((getattr(tables[kind], c), getattr(rows, c))) for c in _COLUMNS})
+            rows = rows[np.lexsort((-rows.end, rows.start))]
+        tables[kind] = rows
+    if len(kinds) and not (kinds == Cat.KERNEL).any():
+        del tables[Cat.KERNEL]
 
 
 def _take_sizes(copies: Rows, correlation: Ints, size: Ints) -> None:

@@ -19,7 +19,7 @@ from sameshot.analysis.hosts import host_of
 from sameshot.analysis.imbalance import imbalance
 from sameshot.analysis.late import Evidence
 from sameshot.analysis.match import collective_rows, match_streams
-from sameshot.analysis.measures import Clocks, DeviceTimes, NamedTime, Spread
+from sameshot.analysis.measures import Clocks, Confidence, DeviceTimes, NamedTime, Spread
 from sameshot.analysis.moments import costliest
 from sameshot.analysis.stragglers import arrivals, exposed_waiting, stragglers, waiting, with_causes, with_waits
 from sameshot.analysis.summary import (
@@ -41,6 +41,8 @@ _TOP = 20
 _MOST_ROWS = 1_000
 _NOTABLE = 64
 _SIGNIFICANT = 0.1  # of all GPU time: less is no finding
+_MOST, _SOME = 0.5, 0.05
+_RANKING = [Confidence.NONE, Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH]
 _MOST_LINKS = 3
 _MOST_NAMES = 12
 _ALL_DETAILS = 256  # of more ranks, tables per rank are kept for notable ones and some evenly spread ones
@@ -135,7 +137,7 @@ def findings(summary: Summary) -> list[str]:
         spread = f"most between {ms(step.p10)} and {ms(step.p90)}; " if step.count >= 10 else ""
         found.append(
             f"a step takes {ms(step.median)} (median; {spread}{count(step.count, 'step')} on "
-            f"{count(summary.step_ranks, 'rank')})"
+            f"{count(summary.step_ranks, 'rank')}{_doubt(summary)})"
         )
     if summary.parts.total:
         shares = ", ".join(
@@ -145,10 +147,30 @@ def findings(summary: Summary) -> list[str]:
         )
         found.append(f"main threads: {shares} ({count(summary.analysed_ranks, 'rank')})")
     if (device := summary.device) is not None and device.total:
-        pieces = (("computing", device.compute), ("only communicating", device.communication), ("idle", device.idle))
+        copying = device.memory if device.memory >= 0.005 * device.total else 0
+        pieces = (
+            ("computing", device.compute),
+            ("only communicating", device.communication),
+            ("only copying", copying),
+            ("idle", device.idle),
+        )
         shares = ", ".join(f"{percent(value / device.total)} {what}" for what, value in pieces if value)
         found.append(f"GPUs: {shares} ({count(summary.device_ranks, 'rank')})")
     return [sentence.rstrip(".") for sentence in found]
+
+
+def _doubt(summary: Summary) -> str:
+    """How sure it is that these are steps, where it is not."""
+    worst = min((r.step_confidence for r in summary.ranks if r.step_count), key=_RANKING.index, default=Confidence.HIGH)
+    return "" if worst is Confidence.HIGH else f"; inferred, confidence {worst.value}"
+
+
+def mostly(operators: Sequence[NamedTime], total: int) -> str:
+    """Which operator most of `total` was in, or how much of it was in the first one; nothing where that is little."""
+    share = operators[0].self_time / total if operators and total else 0.0
+    if share >= _MOST:
+        return f", mostly in {operators[0].name}"
+    return f", {percent(share)} of it in {operators[0].name}" if share >= _SOME else ""
 
 
 def _costs(summary: Summary) -> list[str]:
@@ -167,8 +189,7 @@ def _costs(summary: Summary) -> list[str]:
         hosts = [host for rank in summary.ranks if (host := rank.host_bound) is not None]
         total = sum(host.total for host in hosts)
         if total >= _SIGNIFICANT * device.total:
-            operators = _merge_named(host.operators for host in hosts)
-            inside = f", mostly in {operators[0].name}" if operators else ""
+            inside = mostly(_merge_named(host.operators for host in hosts), total)
             share = percent(total / device.total)
             rests = count(len(hosts), "rank")
             costs.append(
@@ -376,10 +397,13 @@ def _notes(ranks: Sequence[RankSummary]) -> Iterable[str]:
         )
     if ranks and not any(rank.device is not None for rank in ranks):
         yield "No GPU activity was recorded: the breakdown is of main threads."
-    yield (
-        "Untraced time has no event: Python code, sleeping or blocking calls. Record Python stacks to see what runs "
-        "there."
-    )
+    untraced = "Untraced time has no event but those of Python: Python code, sleeping or blocking calls."
+    if not any("python_function" in rank.trace.by_category for rank in ranks):
+        untraced = (
+            "Untraced time has no event: Python code, sleeping or blocking calls. Record Python stacks to see what "
+            "runs there."
+        )
+    yield untraced
     yield DATA_WAIT_CAVEAT
 
 

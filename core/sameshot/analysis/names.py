@@ -77,6 +77,17 @@ CATEGORIES: dict[str, Cat] = {
 }
 
 
+# MTIA writes all that its command processors do in one category, so that only names tell (seen in public traces):
+# waiting for an event of another stream and marking one are no work, a DMA request is a copy.
+BY_NAME = "mtia_ccp_events"
+_BY_NAME: dict[str, Cat] = {"event_wait": Cat.SYNC, "event_record": Cat.SYNC, "dma_request": Cat.MEMORY}
+
+
+def kind_by_name(name: str) -> Cat:
+    """What an event of the category `BY_NAME` is."""
+    return _BY_NAME.get(name, Cat.KERNEL)
+
+
 def category(raw: str | None) -> Cat:
     return CATEGORIES.get((raw or "").lower(), Cat.UNKNOWN)
 
@@ -88,7 +99,9 @@ DATA_FETCH = re.compile(r"enumerate\(DataLoader\)#.*__next__$")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|torch::autograd::AccumulateGrad|\w+Backward\d*$")
 
 # On the CPU side these issue or wait for communication; they are not useful work of the main thread.
-_HOST_COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
+# "backend:kind" are the spans of torch's process groups, each named after its backend.
+_DEVICE_COLLECTIVES = ("c10d::", "nccl:", "xccl:", "hccl:", "ucc:", "record_param_comms")
+_HOST_COMMUNICATION = (*_DEVICE_COLLECTIVES, "gloo:", "mpi:")
 
 
 def is_host_communication(name: str) -> bool:
@@ -162,7 +175,7 @@ def is_optimizer_work(name: str) -> bool:
 
 def is_collective_call(name: str) -> bool:
     """A host event around the launch of device communication."""
-    return name.startswith(("c10d::", "nccl:", "record_param_comms"))
+    return name.startswith(_DEVICE_COLLECTIVES)
 
 
 _GARBAGE_COLLECTION = frozenset({"Python GC", "<built-in function collect>"})

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sameshot.analysis import names
 from sameshot.analysis.frame import Bools, Frame, Rows
 from sameshot.analysis.hta.shape import (
     COMMUNICATION,
@@ -85,6 +86,10 @@ def is_launch(name: str) -> bool:
 
 def is_sync(name: str) -> bool:
     return name in _SYNCS
+
+
+def is_mtia_mark(name: str) -> bool:
+    return names.kind_by_name(name) is Cat.SYNC
 
 
 class Events(msgspec.Struct, frozen=True):
@@ -214,6 +219,8 @@ def _rows(frame: Frame) -> tuple[Rows, Bools]:
         }
     )
     work = np.concatenate([np.full(len(part), is_work) for part, is_work in found])
+    if frame.by_category[names.BY_NAME]:  # one category, so all of it is work for HTA
+        work |= frame.named(is_mtia_mark)[rows.name]
     order = np.argsort(rows.event)
     return rows[order], work[order]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sameshot.analysis.cause import because
-from sameshot.analysis.job import DATA_WAIT_CAVEAT
+from sameshot.analysis.job import DATA_WAIT_CAVEAT, mostly
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import BarRow, Bars, Link, Piece
 from sameshot.analysis.report.blocks import Verdict as VerdictBlock
@@ -71,7 +71,7 @@ def _alone(view: View) -> tuple[str, list[str], str]:
             who = "The GPU waits for data" if rank.device is not None else "The step waits for data"
             return who, [words.capitalised(wait.sentence).rstrip(".") + f". {DATA_WAIT_CAVEAT}"], "bad"
         if (host := rank.host_bound) is not None and host.share >= _LARGE:
-            inside = f", mostly in {host.operators[0].name}" if host.operators else ""
+            inside = mostly(host.operators, host.total)
             waits = f"For {percent(host.share)} of the window it waits for the thread that launches its work{inside}."
             return "The GPU waits for its host", [waits], "bad"
     return "One rank, nothing to compare", ["Nothing that this rank's hardware waits for stands out."], "open"
