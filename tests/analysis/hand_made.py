@@ -8,8 +8,7 @@ from gloo_job import BASE_NS
 from planted import manifest_of_ranks
 
 from sameshot.analysis import RankSummary, Summary, reduce_ranks
-from sameshot.analysis.measures import Confidence, Group
-from sameshot.analysis.summary import PartTimes, StepMethod, Steps, Stream, TraceFacts
+from sameshot.analysis.results import Confidence, Group, PartTimes, StepMethod, Steps, Stream, TraceFacts
 from sameshot.model import Identity
 
 US = 1_000

@@ -14,7 +14,7 @@ from sameshot.analysis.align import Pairing, by_clocks, pair
 from sameshot.analysis.fit import sequence
 from sameshot.analysis.groups import gather_groups, may_be_one
 from sameshot.analysis.match import ABSENT, Matched, match_streams
-from sameshot.analysis.summary import RankSummary, Stream
+from sameshot.analysis.results import RankSummary, Stream
 
 
 def stream(

@@ -12,7 +12,7 @@ from planted import detailed, manifest_for, mapped, verdict
 
 from sameshot.analysis import Summary, reduce_ranks
 from sameshot.analysis.cause import CAUSES, Spent, because, blame, explain_lost
-from sameshot.analysis.summary import Cause, Confidence, Lost, Verdict
+from sameshot.analysis.results import Cause, Confidence, Lost, Verdict
 
 MS = 1_000_000
 US = 1_000

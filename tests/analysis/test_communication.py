@@ -13,8 +13,8 @@ from planted import detailed, mapped
 
 from sameshot.analysis.communication import Traffic, measure, message_bytes
 from sameshot.analysis.intervals import Spans
-from sameshot.analysis.measures import CommunicationRow
 from sameshot.analysis.names import Collective
+from sameshot.analysis.results import CommunicationRow
 
 US = 1_000
 GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevComm*)"

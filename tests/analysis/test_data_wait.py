@@ -14,7 +14,7 @@ from test_rank_breakdown import MS, summary_of
 from test_real_traces import target_of
 
 from sameshot.analysis import map_rank
-from sameshot.analysis.measures import DataWait
+from sameshot.analysis.results import DataWait
 from sameshot.cli.main import invoke
 
 _ids = iter(range(1, 10**6))

@@ -9,7 +9,7 @@ import pytest
 from device_traces import call, copy, kernel, measured, operator, python, span, written
 
 from sameshot.analysis.intervals import Spans
-from sameshot.analysis.measures import HostBound, NamedTime
+from sameshot.analysis.results import HostBound, NamedTime
 
 US = 1000
 WINDOW = (0, 1000 * US)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from sameshot.analysis.device.kernels import OTHERS, TOP, kernel_breakdown
 from sameshot.analysis.device.stats import grouped, spread
-from sameshot.analysis.measures import CopyRow, KernelRow
 from sameshot.analysis.names import Cat
+from sameshot.analysis.results import CopyRow, KernelRow
 
 US = 1000
 

@@ -15,7 +15,7 @@ from sameshot.analysis.device.queues import longest, queue_series
 from sameshot.analysis.device.work import NO_CALL, gather, launched_by
 from sameshot.analysis.frame import Rows
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.measures import IdleRow, Launches, QueueRow, Spread
+from sameshot.analysis.results import IdleRow, Launches, QueueRow, Spread
 from sameshot.trace.columns.chunk import MISSING
 
 US = 1000

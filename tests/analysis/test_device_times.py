@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from device_traces import NCCL, copy, frame_of, kernel, measured, window_of, written
 
-from sameshot.analysis.measures import DeviceTimes
-from sameshot.analysis.summary import Timeline
+from sameshot.analysis.results import DeviceTimes, Timeline
 
 US = 1000
 

@@ -6,8 +6,17 @@ import msgspec
 import pytest
 from hand_made import US, WINDOW, rank, reduced
 
-from sameshot.analysis.measures import Confidence, DeviceTimes, HostBound, NamedTime
-from sameshot.analysis.summary import RankSummary, StepMethod, Steps, Summary, TraceFacts
+from sameshot.analysis.results import (
+    Confidence,
+    DeviceTimes,
+    HostBound,
+    NamedTime,
+    RankSummary,
+    StepMethod,
+    Steps,
+    Summary,
+    TraceFacts,
+)
 
 WHOLE = WINDOW * US  # ns
 

@@ -8,8 +8,7 @@ from make_job import GpuJob, Slow
 from planted import verdict
 
 from sameshot.analysis.imbalance import imbalance
-from sameshot.analysis.measures import DeviceTimes
-from sameshot.analysis.summary import PartTimes, RankSummary
+from sameshot.analysis.results import DeviceTimes, PartTimes, RankSummary
 
 MS = 1_000_000
 

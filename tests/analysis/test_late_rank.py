@@ -13,9 +13,9 @@ from gloo_job import GlooJob, archive
 
 from sameshot.analysis import Summary, analyze, late
 from sameshot.analysis.match import match_streams
+from sameshot.analysis.results import Cause, Confidence, PartTimes, RankSummary, Verdict
 from sameshot.analysis.run import map_rank
 from sameshot.analysis.stragglers import arrivals
-from sameshot.analysis.summary import Cause, Confidence, PartTimes, RankSummary, Verdict
 from sameshot.manifest import decode
 
 

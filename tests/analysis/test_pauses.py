@@ -8,7 +8,7 @@ import pytest
 from gloo_job import FETCH, span
 from test_rank_breakdown import MS, summary_of
 
-from sameshot.analysis.measures import Pause
+from sameshot.analysis.results import Pause
 
 LOCK = "<built-in method acquire of _thread.lock object at 0x7fda50128340>"
 ENTER = "<built-in method __enter__ of _thread.RLock object at 0x7fda6fb6c800>"

@@ -10,7 +10,7 @@ from gloo_job import FETCH, OPTIMIZER, span
 
 from sameshot.analysis.frame import FrameBuilder
 from sameshot.analysis.rank import summarise
-from sameshot.analysis.summary import DeviceTimes, Part, PartTimes, RankSummary
+from sameshot.analysis.results import DeviceTimes, Part, PartTimes, RankSummary
 from sameshot.model import Identity
 from sameshot.trace.columns.build import ColumnBuilder
 

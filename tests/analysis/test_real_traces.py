@@ -11,7 +11,7 @@ from gloo_job import manifest_of
 
 from sameshot.analysis import RankSummary, Summary, map_rank, reduce_ranks
 from sameshot.analysis.report import render
-from sameshot.analysis.summary import DeviceTimes, Part, Verdict
+from sameshot.analysis.results import DeviceTimes, Part, Verdict
 from sameshot.errors import TraceError
 from sameshot.manifest import Target
 from sameshot.model import Artifact, Encoding, Identity

@@ -9,7 +9,7 @@ from planted import detailed, manifest_for
 
 from sameshot.analysis import Summary, reduce_ranks
 from sameshot.analysis.clocks import to_reference
-from sameshot.analysis.summary import Cause, Confidence, Timeline
+from sameshot.analysis.results import Cause, Confidence, Timeline
 
 MS = 1_000_000
 PLANTED = 170

@@ -17,9 +17,8 @@ from sameshot.analysis.data_wait import find_fetches
 from sameshot.analysis.frame import FrameBuilder
 from sameshot.analysis.host import main_thread
 from sameshot.analysis.intervals import EMPTY
-from sameshot.analysis.measures import Confidence
+from sameshot.analysis.results import Confidence, StepMethod, Steps
 from sameshot.analysis.steps import Host, Mark, find_steps, infer_steps
-from sameshot.analysis.summary import StepMethod, Steps
 from sameshot.trace.columns.build import ColumnBuilder
 from sameshot.trace.read import read_trace
 

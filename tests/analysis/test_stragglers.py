@@ -13,7 +13,7 @@ from test_real_traces import target_of
 
 from sameshot.analysis import RankSummary, Summary, map_rank, reduce_ranks
 from sameshot.analysis.cause import because
-from sameshot.analysis.summary import Cause, Confidence, Verdict
+from sameshot.analysis.results import Cause, Confidence, Verdict
 from sameshot.manifest import Manifest
 
 US = 1_000

@@ -9,9 +9,14 @@ import random
 
 import msgspec
 
-from sameshot.analysis.measures import (
+from sameshot.analysis.names import Collective
+from sameshot.analysis.results import (
+    Alignment,
     BandwidthRow,
+    CaptureInfo,
+    Cause,
     Clocks,
+    CollectiveRow,
     CommunicationRow,
     Confidence,
     CopyRow,
@@ -23,28 +28,21 @@ from sameshot.analysis.measures import (
     IdleRow,
     Imbalance,
     KernelRow,
-    Launches,
-    Moment,
-    NamedTime,
-    Pause,
-    QueueRow,
-    SlowLink,
-    Spread,
-    Straggler,
-)
-from sameshot.analysis.names import Collective
-from sameshot.analysis.summary import (
-    Alignment,
-    CaptureInfo,
-    Cause,
-    CollectiveRow,
     Lateness,
     LateRank,
+    Launches,
     Lost,
     MissingRank,
+    Moment,
+    NamedTime,
     PartTimes,
+    Pause,
+    QueueRow,
     RankRow,
+    SlowLink,
+    Spread,
     StepMethod,
+    Straggler,
     Summary,
     Timeline,
     TraceFacts,

@@ -20,7 +20,7 @@ import pytest
 from made_up import WINDOW, full, hostile
 
 from sameshot.analysis.report import render
-from sameshot.analysis.summary import Summary, Timeline
+from sameshot.analysis.results import Summary, Timeline
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 

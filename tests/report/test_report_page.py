@@ -16,7 +16,7 @@ from sameshot.analysis.job import DATA_WAIT_CAVEAT
 from sameshot.analysis.report import render
 from sameshot.analysis.report.blocks import BarRow, Bars, Cell, Column, Page, Piece, Row, Section, Table, Text
 from sameshot.analysis.report.page import page, visible
-from sameshot.analysis.summary import Lateness, Part, PartTimes, Summary, Verdict
+from sameshot.analysis.results import Lateness, Part, PartTimes, Summary, Verdict
 
 VOID = {"meta", "link", "img", "input", "br"}
 

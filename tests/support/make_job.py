@@ -24,8 +24,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from sameshot.analysis.measures import Confidence, DeviceTimes, Group
-from sameshot.analysis.summary import PartTimes, RankSummary, StepMethod, Steps, Stream, TraceFacts
+from sameshot.analysis.results import (
+    Confidence,
+    DeviceTimes,
+    Group,
+    PartTimes,
+    RankSummary,
+    StepMethod,
+    Steps,
+    Stream,
+    TraceFacts,
+)
 from sameshot.model import Identity
 
 Ints = npt.NDArray[np.int64]

@@ -17,8 +17,8 @@ collective on all ranks, `late` decides who is late and `cause` why, `job` puts 
 from __future__ import annotations
 
 from sameshot.analysis.job import headline, reduce_ranks
+from sameshot.analysis.results import RANK_SCHEMA, SUMMARY_SCHEMA, RankSummary, Summary
 from sameshot.analysis.run import analyze, map_rank, map_target, read_rank_summary, write, write_rank_summary
-from sameshot.analysis.summary import RANK_SCHEMA, SUMMARY_SCHEMA, RankSummary, Summary
 
 __all__ = [
     "RANK_SCHEMA",

@@ -19,10 +19,9 @@ import msgspec
 import numpy as np
 
 from sameshot.analysis.communication import message_bytes
-from sameshot.analysis.measures import BandwidthRow, SlowLink
 from sameshot.analysis.names import Collective
+from sameshot.analysis.results import BandwidthRow, RankSummary, SlowLink
 from sameshot.analysis.stragglers import Arrivals
-from sameshot.analysis.summary import RankSummary
 from sameshot.analysis.text import count, percent, size
 
 _SLOW = 0.7  # of what others like it reach

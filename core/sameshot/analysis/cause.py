@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.match import Matched
-from sameshot.analysis.summary import Cause, LateRank, Lost, Part, PartTimes, RankSummary, Stream
+from sameshot.analysis.results import Cause, LateRank, Lost, Part, PartTimes, RankSummary, Stream
 from sameshot.analysis.text import ms
 
 _LEAST_STEPS = 5

@@ -33,8 +33,7 @@ from sameshot.analysis.clock_graph import Edges, Solution, components, solve
 from sameshot.analysis.hosts import host_of
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.match import Matched
-from sameshot.analysis.measures import Clocks, HostClock
-from sameshot.analysis.summary import RankSummary
+from sameshot.analysis.results import Clocks, HostClock, RankSummary
 from sameshot.analysis.text import count, ms
 
 Floats = npt.NDArray[np.float64]

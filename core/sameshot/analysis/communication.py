@@ -18,9 +18,8 @@ import numpy as np
 from sameshot.analysis import names
 from sameshot.analysis.frame import Bools, Frame, Rows
 from sameshot.analysis.intervals import EMPTY, Ints, Spans, union
-from sameshot.analysis.measures import CommunicationRow, Group, Spread
 from sameshot.analysis.names import Cat, Collective
-from sameshot.analysis.summary import Stream
+from sameshot.analysis.results import CommunicationRow, Group, Spread, Stream
 from sameshot.trace.columns.chunk import MISSING
 
 _LONGEST_STREAM = 20_000  # collectives kept per stream: the summary has to stay small

@@ -24,8 +24,8 @@ from sameshot.analysis.device.work import Work
 from sameshot.analysis.frame import Frame, Rows
 from sameshot.analysis.host import on
 from sameshot.analysis.intervals import EMPTY, Ints, Spans, union
-from sameshot.analysis.measures import DataWait
 from sameshot.analysis.names import Cat
+from sameshot.analysis.results import DataWait
 from sameshot.analysis.text import ms, percent
 
 DATALOADER, ANNOTATION, INFERRED = "dataloader", "annotation", "inferred"

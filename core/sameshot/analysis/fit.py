@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from sameshot.analysis import names
 from sameshot.analysis.intervals import EMPTY, Ints
-from sameshot.analysis.summary import Stream
+from sameshot.analysis.results import Stream
 
 Bools = npt.NDArray[np.bool_]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from sameshot.analysis.summary import RankSummary, Stream
+from sameshot.analysis.results import RankSummary, Stream
 
 _NAMED = re.compile(r"group (?P<name>\S+)(?: (?P<ranks>\[.*\]))?$", re.DOTALL)
 

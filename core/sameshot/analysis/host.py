@@ -7,10 +7,9 @@ import numpy as np
 from sameshot.analysis import names
 from sameshot.analysis.frame import Bools, Frame, Rows
 from sameshot.analysis.intervals import EMPTY, Ints, Spans, union
-from sameshot.analysis.measures import NamedTime
 from sameshot.analysis.names import Cat
 from sameshot.analysis.nesting import nest, self_times, without_children
-from sameshot.analysis.summary import Part, PartTimes, Timeline
+from sameshot.analysis.results import NamedTime, Part, PartTimes, Timeline
 from sameshot.trace.columns.chunk import Codes
 
 _TOP = 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sameshot.analysis.summary import RankSummary
+from sameshot.analysis.results import RankSummary
 
 
 def host_of(rank: RankSummary) -> str:

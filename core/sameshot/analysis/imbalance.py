@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sameshot.analysis.measures import Imbalance
-from sameshot.analysis.summary import Part, RankSummary
+from sameshot.analysis.results import Imbalance, Part, RankSummary
 
 _LEAST_SHARE = 0.001  # of the window; what differs by less is not worth a row
 

@@ -19,20 +19,24 @@ from sameshot.analysis.hosts import host_of
 from sameshot.analysis.imbalance import imbalance
 from sameshot.analysis.late import Evidence
 from sameshot.analysis.match import collective_rows, match_streams
-from sameshot.analysis.measures import Clocks, Confidence, DeviceTimes, NamedTime, Spread
 from sameshot.analysis.moments import costliest
-from sameshot.analysis.stragglers import arrivals, exposed_waiting, stragglers, waiting, with_causes, with_waits
-from sameshot.analysis.summary import (
+from sameshot.analysis.results import (
     CaptureInfo,
+    Clocks,
+    Confidence,
+    DeviceTimes,
     MissingRank,
+    NamedTime,
     Part,
     PartTimes,
     RankRow,
     RankSummary,
+    Spread,
     StepMethod,
     Summary,
     Verdict,
 )
+from sameshot.analysis.stragglers import arrivals, exposed_waiting, stragglers, waiting, with_causes, with_waits
 from sameshot.analysis.text import count, ms, percent
 from sameshot.manifest import Manifest, Provenance, Target, timestamp
 from sameshot.model import Artifact, Identity

@@ -43,9 +43,8 @@ import numpy.typing as npt
 
 from sameshot.analysis.cause import CAUSES, OTHER_GROUP, explain, explain_lost, step_excess, window_excess
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.measures import Confidence
+from sameshot.analysis.results import Cause, Confidence, Lateness, LateRank, Lost, PartTimes, RankSummary, Verdict
 from sameshot.analysis.stragglers import Arrivals
-from sameshot.analysis.summary import Cause, Lateness, LateRank, Lost, PartTimes, RankSummary, Verdict
 from sameshot.analysis.text import count, ms, percent
 
 _LEAST_STEPS = 5

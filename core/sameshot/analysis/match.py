@@ -28,7 +28,7 @@ from sameshot.analysis.fit import Sequence, sequence
 from sameshot.analysis.groups import Member, gather_groups
 from sameshot.analysis.hosts import Offsets, host_of
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.summary import Alignment, CollectiveRow, RankSummary, Stream
+from sameshot.analysis.results import Alignment, CollectiveRow, RankSummary, Stream
 
 ABSENT = -1
 """Duration of a collective that a rank did not record."""

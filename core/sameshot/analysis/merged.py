@@ -23,9 +23,8 @@ from isal import igzip
 from sameshot.analysis.clocks import to_reference
 from sameshot.analysis.hosts import host_of
 from sameshot.analysis.job import reduce_ranks
-from sameshot.analysis.measures import Clocks, HostClock
+from sameshot.analysis.results import Clocks, HostClock, RankSummary
 from sameshot.analysis.run import Progress, map_capture
-from sameshot.analysis.summary import RankSummary
 from sameshot.analysis.text import ms
 from sameshot.errors import UsageError, VerificationFailed
 from sameshot.manifest import Manifest, Target

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sameshot.analysis.cause import CAUSES
-from sameshot.analysis.measures import Moment
+from sameshot.analysis.results import Moment, RankSummary
 from sameshot.analysis.stragglers import Arrivals
-from sameshot.analysis.summary import RankSummary
 
 _MOST = 24
 

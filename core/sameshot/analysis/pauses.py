@@ -13,8 +13,8 @@ import numpy as np
 from sameshot.analysis import names
 from sameshot.analysis.frame import Frame, Rows
 from sameshot.analysis.intervals import Spans
-from sameshot.analysis.measures import Pause
 from sameshot.analysis.names import Cat
+from sameshot.analysis.results import Pause
 
 _LEAST_LOCK_NS = 100_000  # taking a free lock costs about 0.1 µs and is no pause
 

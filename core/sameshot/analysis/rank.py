@@ -13,8 +13,8 @@ from sameshot.analysis.device.work import gather
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.intervals import EMPTY, Spans
 from sameshot.analysis.pauses import pauses
+from sameshot.analysis.results import Part, RankSummary, Steps, TraceFacts
 from sameshot.analysis.steps import find_steps
-from sameshot.analysis.summary import Part, RankSummary, Steps, TraceFacts
 from sameshot.model import Identity
 
 

@@ -22,9 +22,8 @@ from sameshot.analysis import names
 from sameshot.analysis.frame import Bools, Frame, Rows
 from sameshot.analysis.host import on
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.measures import Confidence
 from sameshot.analysis.names import Cat
-from sameshot.analysis.summary import StepMethod, Steps
+from sameshot.analysis.results import Confidence, StepMethod, Steps
 
 _ALIKE = 0.05  # segments may differ by this share of their calls
 _MOST_ALIKE = 0.8  # of all segments; the others may hold an evaluation, a checkpoint

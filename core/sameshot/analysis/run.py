@@ -20,7 +20,7 @@ from sameshot.analysis.hta.tables import Rounding, TablePart, part_of, tables_of
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.load import Loaded, artifact_of, load, load_trace, who
 from sameshot.analysis.rank import summarise
-from sameshot.analysis.summary import RANK_SCHEMA, RankSummary, Summary
+from sameshot.analysis.results import RANK_SCHEMA, RankSummary, Summary
 from sameshot.errors import CaptureFailed, UsageError, VerificationFailed
 from sameshot.manifest import Manifest, Target
 from sameshot.storage import Storage

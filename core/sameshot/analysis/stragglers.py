@@ -20,9 +20,8 @@ from sameshot.analysis.cause import CAUSES, OTHER_GROUP, UNKNOWN, Spent, blame, 
 from sameshot.analysis.frame import Bools
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.match import Matched
-from sameshot.analysis.measures import Group, Straggler
 from sameshot.analysis.names import Collective
-from sameshot.analysis.summary import Cause, CollectiveRow, LateRank, RankSummary
+from sameshot.analysis.results import Cause, CollectiveRow, Group, LateRank, RankSummary, Straggler
 
 # ns; ends of one collective differ by 5 to 30 µs between ranks on a device; on CPUs the scheduler decides.
 _NOISE = {"nccl": 50_000, "gloo": 1_000_000}

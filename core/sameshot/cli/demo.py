@@ -25,7 +25,7 @@ from sameshot.model import Activity, CaptureSpec
 from sameshot.profiler.daemon import BackendName
 
 if TYPE_CHECKING:
-    from sameshot.analysis.summary import Summary
+    from sameshot.analysis.results import Summary
 
 SETTLED_STEPS = 40  # after this many the caches are warm and the first capture says something
 SLOW_STEPS = 20  # of the slowed-down job before the second capture

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from sameshot.analysis.measures import ns
-from sameshot.analysis.summary import CaptureInfo
+from sameshot.analysis.results import CaptureInfo
+from sameshot.analysis.results.common import ns
 
 COMPARISON_SCHEMA = "sameshot.dev/comparison/v1"
 

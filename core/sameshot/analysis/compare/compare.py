@@ -20,8 +20,7 @@ from sameshot.analysis.compare.samples import (
     part_per_step,
 )
 from sameshot.analysis.job import PART_WORDS
-from sameshot.analysis.measures import Spread
-from sameshot.analysis.summary import CollectiveRow, Part, RankSummary, Summary, Verdict
+from sameshot.analysis.results import CollectiveRow, Part, RankSummary, Spread, Summary, Verdict
 from sameshot.analysis.text import count, ms, percent
 
 _MOST_ROWS = 50

@@ -9,7 +9,7 @@ from sameshot.analysis.report.blocks import Block, Cell, Column, Notice, Page, R
 from sameshot.analysis.report.blocks import Verdict as Answer
 from sameshot.analysis.report.page import page
 from sameshot.analysis.report.words import exactly
-from sameshot.analysis.summary import CaptureInfo
+from sameshot.analysis.results import CaptureInfo
 from sameshot.analysis.text import count, ms, percent
 
 _OUTCOMES = {

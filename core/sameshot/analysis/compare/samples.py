@@ -9,8 +9,7 @@ import msgspec
 import numpy as np
 
 from sameshot.analysis.compare.change import Floats
-from sameshot.analysis.measures import KernelRow, NamedTime
-from sameshot.analysis.summary import Part, RankSummary, Summary
+from sameshot.analysis.results import KernelRow, NamedTime, Part, RankSummary, Summary
 
 DEVICE_PARTS = ("compute", "communication", "memory", "idle")
 

@@ -21,8 +21,7 @@ from sameshot.analysis.device.timeline import device_timeline
 from sameshot.analysis.device.work import Work, gather
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.intervals import Spans
-from sameshot.analysis.measures import CopyRow, DeviceTimes, HostBound, IdleRow, KernelRow, Launches, QueueRow
-from sameshot.analysis.summary import Timeline
+from sameshot.analysis.results import CopyRow, DeviceTimes, HostBound, IdleRow, KernelRow, Launches, QueueRow, Timeline
 
 
 class DeviceMeasures(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import numpy as np
 from sameshot.analysis import names
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.frame import Rows
-from sameshot.analysis.measures import CopyRow
+from sameshot.analysis.results import CopyRow
 
 
 def copy_rows(work: Work, words: list[str]) -> tuple[CopyRow, ...]:

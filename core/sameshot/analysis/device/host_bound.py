@@ -15,9 +15,9 @@ from sameshot.analysis import names
 from sameshot.analysis.device.work import NO_CALL, Work
 from sameshot.analysis.frame import Bools, Frame, Rows
 from sameshot.analysis.intervals import Ints, Spans
-from sameshot.analysis.measures import HostBound, NamedTime
 from sameshot.analysis.names import Cat
 from sameshot.analysis.nesting import nest, without_children
+from sameshot.analysis.results import HostBound, NamedTime
 from sameshot.trace.columns.chunk import Codes
 
 AT_ONCE_NS = 20_000

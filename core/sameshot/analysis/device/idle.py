@@ -16,7 +16,7 @@ import numpy as np
 from sameshot.analysis.device.work import NO_CALL, Work
 from sameshot.analysis.frame import Rows
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.measures import IdleRow
+from sameshot.analysis.results import IdleRow
 from sameshot.trace.columns.chunk import MISSING
 
 CONSECUTIVE_NS = 30_000

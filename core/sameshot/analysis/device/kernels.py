@@ -8,7 +8,7 @@ from sameshot.analysis import names
 from sameshot.analysis.device.stats import Groups, grouped
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.measures import KernelRow
+from sameshot.analysis.results import KernelRow
 from sameshot.trace.columns.chunk import Codes
 
 TOP = 15  # of each kind

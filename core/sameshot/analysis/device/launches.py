@@ -9,7 +9,7 @@ from sameshot.analysis.device.stats import spread
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.frame import Bools, Rows
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.measures import Launches
+from sameshot.analysis.results import Launches
 
 
 class LaunchTable(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import numpy as np
 from sameshot.analysis.device.idle import called
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.intervals import Ints, Spans
-from sameshot.analysis.measures import QueueRow
+from sameshot.analysis.results import QueueRow
 from sameshot.trace.columns.chunk import MISSING
 
 

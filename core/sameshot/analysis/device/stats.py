@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sameshot.analysis.intervals import EMPTY, Ints
-from sameshot.analysis.measures import Spread
+from sameshot.analysis.results import Spread
 from sameshot.trace.columns.chunk import Codes
 
 

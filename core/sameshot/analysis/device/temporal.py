@@ -11,7 +11,7 @@ import numpy as np
 
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.intervals import Ints, Spans
-from sameshot.analysis.measures import DeviceParts, DeviceTimes
+from sameshot.analysis.results import DeviceParts, DeviceTimes
 
 
 class Occupancy(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from sameshot.analysis.device.temporal import Occupancy
-from sameshot.analysis.summary import Timeline
+from sameshot.analysis.results import Timeline
 
 BUCKETS = 480
 PARTS = ("compute", "communication", "memory", "idle")

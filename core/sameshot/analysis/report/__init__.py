@@ -29,7 +29,7 @@ from sameshot.analysis.report import (
 from sameshot.analysis.report.blocks import Block, Findings, Page, Section
 from sameshot.analysis.report.page import page
 from sameshot.analysis.report.view import View
-from sameshot.analysis.summary import Summary
+from sameshot.analysis.results import Summary
 from sameshot.analysis.text import count
 
 _VERIFIED = "every trace was verified against the manifest while it was read"

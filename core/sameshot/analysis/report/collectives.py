@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sameshot.analysis.measures import BandwidthRow, SlowLink
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import (
     Block,
@@ -14,7 +13,7 @@ from sameshot.analysis.report.blocks import (
 )
 from sameshot.analysis.report.tables import few
 from sameshot.analysis.report.view import View, most
-from sameshot.analysis.summary import CollectiveRow
+from sameshot.analysis.results import BandwidthRow, CollectiveRow, SlowLink
 from sameshot.analysis.text import ms, percent, size
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sameshot.analysis.measures import DeviceTimes
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import (
     BarRow,
@@ -18,7 +17,7 @@ from sameshot.analysis.report.blocks import (
 )
 from sameshot.analysis.report.tables import listed, per_rank, with_all
 from sameshot.analysis.report.view import View
-from sameshot.analysis.summary import RankRow
+from sameshot.analysis.results import DeviceTimes, RankRow
 from sameshot.analysis.text import ms, percent
 
 

@@ -19,7 +19,7 @@ from sameshot.analysis.report.blocks import (
 )
 from sameshot.analysis.report.tables import per_rank, with_all
 from sameshot.analysis.report.view import View, label, most
-from sameshot.analysis.summary import Part, PartTimes, RankRow
+from sameshot.analysis.results import Part, PartTimes, RankRow
 from sameshot.analysis.text import ms, percent
 
 

@@ -14,7 +14,7 @@ from sameshot.analysis.report.blocks import (
     Tiles,
 )
 from sameshot.analysis.report.view import View, most
-from sameshot.analysis.summary import Part
+from sameshot.analysis.results import Part
 from sameshot.analysis.text import count, ms, percent
 
 

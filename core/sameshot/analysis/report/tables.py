@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from sameshot.analysis.measures import NamedTime
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import (
     BarRow,
@@ -15,7 +14,7 @@ from sameshot.analysis.report.blocks import (
     Table,
 )
 from sameshot.analysis.report.view import View, label, most
-from sameshot.analysis.summary import RankRow
+from sameshot.analysis.results import NamedTime, RankRow
 from sameshot.analysis.text import ms
 
 

@@ -11,7 +11,7 @@ from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import Block, Lane, Picture, Section, Tick
 from sameshot.analysis.report.png import Colour, png
 from sameshot.analysis.report.view import View
-from sameshot.analysis.summary import RankRow, Timeline
+from sameshot.analysis.results import RankRow, Timeline
 from sameshot.analysis.text import count, ms
 
 # The colours of style.css; grey lets the page through, so that one picture suits light and dark.

@@ -8,7 +8,7 @@ from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import BarRow, Bars, Link, Piece
 from sameshot.analysis.report.blocks import Verdict as VerdictBlock
 from sameshot.analysis.report.view import View
-from sameshot.analysis.summary import LateRank, Part, Verdict
+from sameshot.analysis.results import LateRank, Part, Verdict
 from sameshot.analysis.text import count, ms, percent
 
 _GRADE = {Verdict.LATE: "bad", Verdict.NONE: "good", Verdict.UNKNOWN: "open"}

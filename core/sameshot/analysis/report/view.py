@@ -6,9 +6,8 @@ import functools
 from collections.abc import Iterable
 from typing import TypeVar
 
-from sameshot.analysis.measures import Straggler
 from sameshot.analysis.report.blocks import Cell
-from sameshot.analysis.summary import RankRow, Summary
+from sameshot.analysis.results import RankRow, Straggler, Summary
 from sameshot.analysis.text import count
 
 _T = TypeVar("_T")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sameshot.analysis.measures import Straggler
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import (
     BarRow,
@@ -18,7 +17,7 @@ from sameshot.analysis.report.blocks import (
     Table,
 )
 from sameshot.analysis.report.view import View, label, most
-from sameshot.analysis.summary import RankRow
+from sameshot.analysis.results import RankRow, Straggler
 from sameshot.analysis.text import count, ms, percent
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from sameshot.analysis.report.blocks import Cell, Column, Legend
-from sameshot.analysis.summary import Cause, Part, StepMethod
+from sameshot.analysis.results import Cause, Part, StepMethod
 from sameshot.analysis.text import ms, percent, size
 
 PARTS: dict[str, str] = {

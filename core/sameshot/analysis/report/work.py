@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 
 from sameshot.analysis import names
-from sameshot.analysis.measures import CommunicationRow, KernelRow, NamedTime
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import Cell, Piece, Row, Section, Table
 from sameshot.analysis.report.view import View, most
+from sameshot.analysis.results import CommunicationRow, KernelRow, NamedTime
 from sameshot.analysis.text import ms, percent, size
 
 _NAMES = 200
