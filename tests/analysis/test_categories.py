@@ -133,6 +133,13 @@ def test_a_queue_of_intel_is_told_by_its_thread(tmp_path: Path) -> None:
         "nvshmemi_proxy_quiet",
         "hccl::all_reduce",
         "hcom_allReduce__606_0_1",
+        "void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*, unsigned long)",
+        "void (anonymous namespace)::two_shot_all_reduce_kernel_inplace<c10::BFloat16, 16, 2>(c10::BFloat16**)",
+        "_multimem_all_gather_kernel",
+        "void vllm::cross_device_reduce_1stage<__hip_bfloat16, 8>(vllm::RankData*, vllm::RankSignals)",
+        "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half, CodecQ4<__half, 8>, true>, __half>()",
+        "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<8>(Params<__nv_bfloat16>)",
+        "void tensorrt_llm::kernels::oneShotAllReduceKernel<__half, 8, true, false>(AllReduceParams)",
     ],
 )
 def test_kernels_that_talk_to_other_ranks_are_communication(name: str) -> None:
@@ -145,11 +152,29 @@ def test_kernels_that_talk_to_other_ranks_are_communication(name: str) -> None:
         "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)",
         "void at::native::vectorized_elementwise_kernel<4>",
         "my_nccl_free_kernel",
+        "void (anonymous namespace)::softmax_warp_forward<float>(float*)",
+        "void reduce_kernel<two_shot_all_reduce_kernel>(int)",
+        "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float*)",
         "triton_poi_fused_hcom_0",
     ],
 )
 def test_other_kernels_are_not(name: str) -> None:
     assert not names.is_communication_kernel(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("void (anonymous namespace)::multimem_all_reduce_kernel<c10::BFloat16, 16>(c10::BFloat16*)", "all_reduce"),
+        ("void (anonymous namespace)::multimem_all_gather_kernel<16>(char*, char*)", "all_gather"),
+        ("void vllm::cross_device_reduce_2stage<__half, 8>(vllm::RankData*)", "all_reduce"),
+        ("void aiter::cross_device_reduce_scatter_1stage<__half, 8>(int)", "reduce_scatter"),
+        ("ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevComm*)", "reduce"),
+    ],
+)
+def test_a_kernel_tells_what_it_does_between_ranks(name: str, kind: str) -> None:
+    assert names.is_communication_kernel(name)
+    assert names.collective_kind(name) == kind
 
 
 LAUNCHES = [

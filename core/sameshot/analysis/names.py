@@ -215,6 +215,7 @@ SYMMETRIC = frozenset({Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.
 
 _KINDS: tuple[tuple[str, Collective], ...] = (  # longest words first: "reducescatter" holds "reduce" and "scatter"
     ("reducescatter", Collective.REDUCE_SCATTER),
+    ("crossdevicereduce", Collective.ALL_REDUCE),  # vLLM's name for its all-reduce
     ("allreduce", Collective.ALL_REDUCE),
     ("allgather", Collective.ALL_GATHER),
     ("alltoall", Collective.ALL_TO_ALL),
@@ -231,7 +232,7 @@ _KINDS: tuple[tuple[str, Collective], ...] = (  # longest words first: "reducesc
 
 def collective_kind(name: str) -> Collective:
     """The kind from a gloo span, an NCCL kernel's name or a recorded `Collective name`."""
-    plain = re.sub(r"[^a-z]", "", name.lower().partition("(")[0])
+    plain = re.sub(r"[^a-z]", "", name.replace(_ANONYMOUS, "").lower().partition("(")[0])
     for word, kind in _KINDS:
         if word in plain:
             return kind
@@ -276,10 +277,23 @@ _OTHER_COMMUNICATION = re.compile(
     r"(?:void\s+)?(?:deep_ep::(?:intranode|internode|internode_ll)::|nvshmem|hccl::|hcom_|oneccl_)"
 )
 
+# Collectives that read their peers' memory themselves: torch's symmetric memory (torch/csrc/distributed/c10d/symm_mem/
+# CUDASymmetricMemoryOps.cu), vLLM's custom all-reduce (csrc/custom_all_reduce.cuh; SGLang's and aiter's are called
+# alike) and QuickReduce, TensorRT-LLM's (customAllReduceKernels.cu) and FlashInfer's copy of it.
+_PEER_MEMORY = re.compile(
+    r"(?:void\s+)?(?:[\w:]+::)?_?"
+    r"(?:multimem_(?:one_shot_)?(?:all_reduce|all_gather|reduce_scatter)\w*_kernel|(?:one|two)_shot_all_reduce_kernel"
+    r"|cross_device_(?:reduce|all_gather)_|allreduce_prototype_(?:one|two)shot|allreduce_fusion_kernel_"
+    r"|(?:one|two)ShotAllReduceKernel)"
+)
+_ANONYMOUS = "(anonymous namespace)::"
+
 
 def is_communication_kernel(name: str) -> bool:
     """Device work that moves data between ranks and may wait for them, whoever's library it is."""
-    return is_nccl_kernel(name) or _OTHER_COMMUNICATION.match(name) is not None
+    if is_nccl_kernel(name) or _OTHER_COMMUNICATION.match(name) is not None:
+        return True
+    return _PEER_MEMORY.match(name.replace(_ANONYMOUS, "")) is not None
 
 
 # Calls that put work on a device. CUDA's as CUPTI names them (libkineto src/CuptiCbidRegistry.cpp, cupti_strings.cpp),

@@ -59,7 +59,7 @@ def _piece(css: str, value: int, top: int) -> Piece:
 
 
 def _colour(name: str) -> str:
-    communicates = names.is_host_communication(name) or names.is_nccl_kernel(name)
+    communicates = names.is_host_communication(name) or names.is_communication_kernel(name)
     return "communication" if communicates else "operators"
 
 
