@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from make_job import BASE_NS, GpuJob, Run
 
-from sameshot.analysis.align import Pairing, by_clocks, pair
-from sameshot.analysis.fit import sequence
-from sameshot.analysis.groups import gather_groups, may_be_one
-from sameshot.analysis.match import ABSENT, Matched, match_streams
+from sameshot.analysis.matching.align import Pairing, by_clocks, pair
+from sameshot.analysis.matching.fit import sequence
+from sameshot.analysis.matching.groups import gather_groups, may_be_one
+from sameshot.analysis.matching.match import match_streams
+from sameshot.analysis.matching.matched import ABSENT, Matched
 from sameshot.analysis.results import RankSummary, Stream
 
 

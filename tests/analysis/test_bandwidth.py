@@ -10,9 +10,9 @@ from make_job import GpuJob
 from planted import verdict
 
 from sameshot.analysis import Summary
-from sameshot.analysis.bandwidth import factor
 from sameshot.analysis.names import Collective
 from sameshot.analysis.results import BandwidthRow
+from sameshot.analysis.waiting.bandwidth import factor
 
 CALLS = 8
 ENDS = [10_000.0 + 10_000 * k + 37 * k * k for k in range(CALLS)]  # µs

@@ -11,8 +11,8 @@ from make_job import GpuJob, Slow
 from planted import detailed, manifest_for, mapped, verdict
 
 from sameshot.analysis import Summary, reduce_ranks
-from sameshot.analysis.cause import CAUSES, Spent, because, blame, explain_lost
 from sameshot.analysis.results import Cause, Confidence, Lost, Verdict
+from sameshot.analysis.waiting.cause import CAUSES, Spent, because, blame, explain_lost
 
 MS = 1_000_000
 US = 1_000

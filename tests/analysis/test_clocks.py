@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from make_job import BASE_NS, MS, GpuJob, Run
 
 from sameshot.analysis import clocks
-from sameshot.analysis.match import match_streams
+from sameshot.analysis.matching.match import match_streams
 from sameshot.analysis.results import Clocks, HostClock, RankSummary
 
 LIMIT = 50_000  # ns: what may be stated under the noise of `GpuJob`: 5 to 30 µs end skew, 5 % outliers

@@ -11,7 +11,8 @@ from device_traces import NCCL, call, frame_of, kernel, operator, span, written
 from make_job import GpuJob, Slow
 from planted import detailed, mapped
 
-from sameshot.analysis.communication import Traffic, measure, message_bytes
+from sameshot.analysis.communication import Traffic, measure
+from sameshot.analysis.communication.sizes import message_bytes
 from sameshot.analysis.intervals import Spans
 from sameshot.analysis.names import Collective
 from sameshot.analysis.results import CommunicationRow

@@ -157,8 +157,8 @@ def test_without_a_gpu_the_main_thread_is_what_waits() -> None:
 
 
 def test_a_configured_annotation_is_the_fetch() -> None:
-    from sameshot.analysis.data_wait import find_fetches
     from sameshot.analysis.frame import FrameBuilder
+    from sameshot.analysis.host.data_wait import find_fetches
     from sameshot.trace.columns.build import ColumnBuilder
 
     frames = FrameBuilder()

@@ -7,7 +7,7 @@ from hand_made import rank, reduced
 from make_job import GpuJob, Slow
 from planted import verdict
 
-from sameshot.analysis.imbalance import imbalance
+from sameshot.analysis.job.imbalance import imbalance
 from sameshot.analysis.results import DeviceTimes, PartTimes, RankSummary
 
 MS = 1_000_000

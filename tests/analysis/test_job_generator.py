@@ -13,7 +13,7 @@ import pytest
 from make_job import BASE_NS, MS, US, GpuJob, Run, Slow
 
 from sameshot.analysis import RankSummary, map_rank
-from sameshot.analysis.match import match_streams
+from sameshot.analysis.matching.match import match_streams
 from sameshot.manifest import Target
 from sameshot.model import Artifact, Encoding
 

@@ -12,10 +12,10 @@ import pytest
 from gloo_job import GlooJob, archive
 
 from sameshot.analysis import Summary, analyze, late
-from sameshot.analysis.match import match_streams
+from sameshot.analysis.matching.match import match_streams
 from sameshot.analysis.results import Cause, Confidence, PartTimes, RankSummary, Verdict
 from sameshot.analysis.run import map_rank
-from sameshot.analysis.stragglers import arrivals
+from sameshot.analysis.waiting.gather import arrivals
 from sameshot.manifest import decode
 
 

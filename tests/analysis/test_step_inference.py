@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from gloo_job import FETCH, span
 
-from sameshot.analysis.data_wait import find_fetches
 from sameshot.analysis.frame import FrameBuilder
 from sameshot.analysis.host import main_thread
+from sameshot.analysis.host.data_wait import find_fetches
+from sameshot.analysis.host.steps import Host, Mark, find_steps, infer_steps
 from sameshot.analysis.intervals import EMPTY
 from sameshot.analysis.results import Confidence, StepMethod, Steps
-from sameshot.analysis.steps import Host, Mark, find_steps, infer_steps
 from sameshot.trace.columns.build import ColumnBuilder
 from sameshot.trace.read import read_trace
 

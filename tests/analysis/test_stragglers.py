@@ -12,8 +12,8 @@ from hand_made import group, rank, reduced, stream
 from test_real_traces import target_of
 
 from sameshot.analysis import RankSummary, Summary, map_rank, reduce_ranks
-from sameshot.analysis.cause import because
 from sameshot.analysis.results import Cause, Confidence, Verdict
+from sameshot.analysis.waiting.cause import because
 from sameshot.manifest import Manifest
 
 US = 1_000

@@ -12,7 +12,7 @@ from made_up import full, hostile
 
 from sameshot.analysis.hta import HtaFailure, HtaResult, HtaTable
 from sameshot.analysis.hta.section import hta_section
-from sameshot.analysis.job import DATA_WAIT_CAVEAT
+from sameshot.analysis.job.cautions import DATA_WAIT_CAVEAT
 from sameshot.analysis.report import render
 from sameshot.analysis.report.blocks import BarRow, Bars, Cell, Column, Page, Piece, Row, Section, Table, Text
 from sameshot.analysis.report.page import page, visible

@@ -21,8 +21,8 @@ import msgspec
 from isal import igzip
 
 from sameshot.analysis.clocks import to_reference
-from sameshot.analysis.hosts import host_of
 from sameshot.analysis.job import reduce_ranks
+from sameshot.analysis.matching.hosts import host_of
 from sameshot.analysis.results import Clocks, HostClock, RankSummary
 from sameshot.analysis.run import Progress, map_capture
 from sameshot.analysis.text import ms

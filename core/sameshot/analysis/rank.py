@@ -7,14 +7,14 @@ from collections import Counter
 import numpy as np
 
 from sameshot.analysis import communication, device, host
-from sameshot.analysis.data_wait import data_wait, feel, find_fetches
 from sameshot.analysis.device.temporal import Occupancy, device_parts, occupancy
 from sameshot.analysis.device.work import gather
 from sameshot.analysis.frame import Frame
+from sameshot.analysis.host.data_wait import data_wait, feel, find_fetches
+from sameshot.analysis.host.pauses import pauses
+from sameshot.analysis.host.steps import find_steps
 from sameshot.analysis.intervals import EMPTY, Spans
-from sameshot.analysis.pauses import pauses
 from sameshot.analysis.results import Part, RankSummary, Steps, TraceFacts
-from sameshot.analysis.steps import find_steps
 from sameshot.model import Identity
 
 

@@ -19,7 +19,7 @@ from sameshot.analysis.compare.samples import (
     over_steps,
     part_per_step,
 )
-from sameshot.analysis.job import PART_WORDS
+from sameshot.analysis.job.findings import PART_WORDS
 from sameshot.analysis.results import CollectiveRow, Part, RankSummary, Spread, Summary, Verdict
 from sameshot.analysis.text import count, ms, percent
 

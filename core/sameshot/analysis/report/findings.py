@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from sameshot.analysis.job import DATA_WAIT_CAVEAT
+from sameshot.analysis.job.cautions import DATA_WAIT_CAVEAT
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import (
     Finding,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sameshot.analysis.job import DATA_WAIT_CAVEAT
+from sameshot.analysis.job.cautions import DATA_WAIT_CAVEAT
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import (
     Block,

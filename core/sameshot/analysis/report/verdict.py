@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from sameshot.analysis.cause import because
-from sameshot.analysis.job import DATA_WAIT_CAVEAT, mostly
+from sameshot.analysis.job.cautions import DATA_WAIT_CAVEAT
+from sameshot.analysis.job.findings import mostly
 from sameshot.analysis.report import words
 from sameshot.analysis.report.blocks import BarRow, Bars, Link, Piece
 from sameshot.analysis.report.blocks import Verdict as VerdictBlock
 from sameshot.analysis.report.view import View
 from sameshot.analysis.results import LateRank, Part, Verdict
 from sameshot.analysis.text import count, ms, percent
+from sameshot.analysis.waiting.cause import because
 
 _GRADE = {Verdict.LATE: "bad", Verdict.NONE: "good", Verdict.UNKNOWN: "open"}
 _VISIBLE = 50_000  # ns per step: less is no bar

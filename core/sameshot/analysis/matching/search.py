@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from sameshot.analysis.fit import (
+from sameshot.analysis.intervals import Ints
+from sameshot.analysis.matching.fit import (
     DECIDING_SHARE,
     LEAST_BY_CLOCK,
     NEAR,
@@ -22,7 +23,6 @@ from sameshot.analysis.fit import (
     median,
     prevailing,
 )
-from sameshot.analysis.intervals import Ints
 
 _LEAST = 5  # fewer fit by chance
 _LEAST_SHARE = 0.3  # of the shorter sequence

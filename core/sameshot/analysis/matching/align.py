@@ -20,7 +20,8 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from sameshot.analysis.fit import (
+from sameshot.analysis.intervals import EMPTY, Ints
+from sameshot.analysis.matching.fit import (
     DECIDING_SHARE,
     LEAST_BY_CLOCK,
     NEAR,
@@ -32,8 +33,7 @@ from sameshot.analysis.fit import (
     median,
     prevailing,
 )
-from sameshot.analysis.intervals import EMPTY, Ints
-from sameshot.analysis.search import Candidates
+from sameshot.analysis.matching.search import Candidates
 
 _SURELY = 100_000  # ns: under a known clock, ends that differ by no more leave no doubt
 

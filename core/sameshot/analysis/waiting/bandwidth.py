@@ -18,11 +18,11 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from sameshot.analysis.communication import message_bytes
+from sameshot.analysis.communication.sizes import message_bytes
 from sameshot.analysis.names import Collective
 from sameshot.analysis.results import BandwidthRow, RankSummary, SlowLink
-from sameshot.analysis.stragglers import Arrivals
 from sameshot.analysis.text import count, percent, size
+from sameshot.analysis.waiting.arrivals import Arrivals
 
 _SLOW = 0.7  # of what others like it reach
 _SLOW_OF_TWO = 0.5  # where there is only one to compare with

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.match import Matched
+from sameshot.analysis.matching.matched import Matched
 from sameshot.analysis.results import Cause, LateRank, Lost, Part, PartTimes, RankSummary, Stream
 from sameshot.analysis.text import ms
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sameshot.analysis.cause import CAUSES
 from sameshot.analysis.results import Moment, RankSummary
-from sameshot.analysis.stragglers import Arrivals
+from sameshot.analysis.waiting.arrivals import Arrivals
+from sameshot.analysis.waiting.cause import CAUSES
 
 _MOST = 24
 

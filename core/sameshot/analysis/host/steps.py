@@ -18,10 +18,10 @@ import numpy as np
 
 from sameshot.analysis import names
 from sameshot.analysis.frame import Bools, Frame
-from sameshot.analysis.host import on
+from sameshot.analysis.host.parts import on
+from sameshot.analysis.host.repeats import find_repeats
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.names import Cat
-from sameshot.analysis.repeats import find_repeats
 from sameshot.analysis.results import Confidence, StepMethod, Steps
 
 _LEAST_TO_PAIR = 8  # gaps; uneven steps look like pairs by chance in fewer

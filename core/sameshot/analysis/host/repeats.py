@@ -20,7 +20,7 @@ import numpy as np
 
 from sameshot.analysis import names
 from sameshot.analysis.frame import Bools, Frame, Rows
-from sameshot.analysis.host import on
+from sameshot.analysis.host.parts import on
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.names import Cat
 from sameshot.analysis.results import Confidence, StepMethod, Steps

@@ -18,20 +18,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence as Listing
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from sameshot.analysis import names
-from sameshot.analysis.align import Pairing, by_clocks, pair, unmatched
-from sameshot.analysis.fit import Sequence, sequence
-from sameshot.analysis.groups import Member, gather_groups
-from sameshot.analysis.hosts import Offsets, host_of
 from sameshot.analysis.intervals import Ints
-from sameshot.analysis.results import Alignment, CollectiveRow, RankSummary, Stream
-
-ABSENT = -1
-"""Duration of a collective that a rank did not record."""
+from sameshot.analysis.matching.align import Pairing, by_clocks, pair, unmatched
+from sameshot.analysis.matching.fit import Sequence, sequence
+from sameshot.analysis.matching.groups import Member, gather_groups
+from sameshot.analysis.matching.hosts import Offsets, host_of
+from sameshot.analysis.matching.matched import ABSENT, Matched
+from sameshot.analysis.results import Alignment, RankSummary
 
 _REFERENCES = 4  # how many ranks are tried as the one that all others are compared with
 # Of unnamed streams on different hosts: comparisons under known clocks, and searches for an offset.
@@ -40,72 +35,6 @@ _MOST_SEARCHES = 600
 _MOST_TOLD = 64
 _SLACK = 50_000  # ns by which clocks and records may err where streams are said to overlap
 _APART = 30_000  # ns: median difference of the ends of one NCCL collective; more means that it was another group's
-
-
-class Matched(msgspec.Struct, frozen=True):
-    """The collectives of one group as its aligned ranks recorded them. Arrays are rank × collective.
-
-    Columns are the collectives of the reference rank that at least one other rank recorded as well. Where a rank did
-    not record one, `dur` is ABSENT (-1) and `start` is 0: use `present`, or stay with the `complete` columns. Who came
-    last is certain in complete columns only: the rank whose record is missing may have been the one.
-
-    `ranks` are indices into the list of summaries; `start` counts from the start of each rank's own window. `key` is
-    unique among all matched. `stream` is the key of the ranks' streams (and `Group.key`); it differs from `key` where
-    several unnamed groups use streams of the same order. `streams` are the keys in each rank's own summary, which
-    differ where Kineto cut the list of ranks short on some of them.
-    """
-
-    key: str
-    source: str
-    ranks: tuple[int, ...]
-    reference: int  # index into `ranks`
-    signatures: tuple[str, ...]  # per collective
-    start: Ints
-    dur: Ints
-    unmatched: Counter[str]  # signature → recorded, but not on all ranks
-    assumes_clocks: bool  # two hosts were matched by their clocks: an assumption
-    stream: str = ""
-    streams: tuple[str, ...] = ()  # per row
-    assumed: tuple[int, ...] = ()  # which rows (indices into `ranks`) were matched by the clocks of two hosts
-
-    @property
-    def count(self) -> int:
-        return int(self.dur.shape[1])
-
-    @property
-    def present(self) -> npt.NDArray[np.bool_]:
-        """Rank × collective: was it recorded?"""
-        return np.asarray(self.dur >= 0, dtype=np.bool_)
-
-    @property
-    def complete(self) -> npt.NDArray[np.bool_]:
-        """Per collective: did all aligned ranks record it?"""
-        return np.asarray(self.present.all(axis=0), dtype=np.bool_)
-
-    @property
-    def is_symmetric(self) -> npt.NDArray[np.bool_]:
-        """Per collective: do durations tell who came last?"""
-        return np.asarray(
-            [signature.partition(" ")[0] in names.SYMMETRIC for signature in self.signatures], dtype=np.bool_
-        )
-
-    @property
-    def symmetric(self) -> Ints:
-        """Indices of the complete collectives whose durations tell who came last."""
-        return np.flatnonzero(self.is_symmetric & self.complete)
-
-    def stream_of(self, ranks: Listing[RankSummary], row: int) -> Stream:
-        """The stream of the rank in this row that was matched."""
-        key = self.streams[row] if self.streams else self.key
-        return next(s for s in ranks[self.ranks[row]].streams if (s.source, s.key) == (self.source, key))
-
-    @property
-    def wait(self) -> Ints:
-        """dur - shortest dur, 0 where a rank has no record (so that sums hold; see `present`)."""
-        present = self.present
-        shortest = np.where(present, self.dur, np.iinfo(np.int64).max).min(axis=0)
-        waits: Ints = np.where(present, self.dur - shortest, 0)
-        return waits
 
 
 def match_streams(ranks: Listing[RankSummary]) -> tuple[list[Matched], list[Alignment]]:
@@ -344,70 +273,3 @@ def _unmatched_counts(part: _Part, rows: list[int], place: Ints) -> Counter[str]
             text = one.stream.signatures[code]
             largest[text] = max(largest[text], int(left[code]))
     return largest
-
-
-def collective_rows(ranks: Listing[RankSummary], matched: Listing[Matched]) -> list[CollectiveRow]:
-    """One row per stream and signature, and one for those that could not be matched at all."""
-    rows, seen = [], set()
-    for found in matched:
-        seen |= {(found.source, key) for key in found.streams or (found.key,)}
-        wait, complete = found.wait, found.complete
-        columns: defaultdict[str, list[int]] = defaultdict(list)
-        for column in np.flatnonzero(complete).tolist():
-            columns[found.signatures[column]].append(column)
-        rows += [
-            _row(ranks, found, signature, np.asarray(columns[signature], dtype=np.int64), wait)
-            for signature in dict.fromkeys((*columns, *found.unmatched))
-        ]
-    alone: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-    for rank in ranks:
-        for stream in rank.streams:
-            if (stream.source, stream.key) not in seen:
-                for index, signature in enumerate(stream.signatures):
-                    alone[stream.key, signature].append(stream.signature.count(index))
-    rows += [_unmatched(key, signature, len(counts), max(counts)) for (key, signature), counts in alone.items()]
-    return sorted(rows, key=lambda row: -(row.wait or 0))
-
-
-def _row(ranks: Listing[RankSummary], found: Matched, signature: str, at: Ints, waits: Ints) -> CollectiveRow:
-    if not len(at):
-        return _unmatched(found.key, signature, len(found.ranks), found.unmatched[signature])
-    wait, transfer = waits[:, at], found.dur[:, at].min(axis=0)
-    kind = signature.partition(" ")[0]
-    if kind not in names.SYMMETRIC:
-        row = _unmatched(found.key, signature, len(found.ranks), found.unmatched[signature])
-        return msgspec.structs.replace(row, matched=len(at))
-    last, times = Counter(found.dur[:, at].argmin(axis=0).tolist()).most_common(1)[0]
-    return CollectiveRow(
-        stream=found.key,
-        kind=kind,
-        signature=signature,
-        ranks=len(found.ranks),
-        matched=len(at),
-        unmatched=found.unmatched[signature],
-        wait=int(wait.sum()),
-        transfer=int(transfer.sum()),
-        mean_wait=int(wait.mean()),
-        mean_transfer=int(transfer.mean()),
-        longest_wait=int(wait.max()),
-        last_arriver=ranks[found.ranks[last]].label,
-        last_arriver_share=round(times / len(at), 3),
-    )
-
-
-def _unmatched(key: str, signature: str, ranks: int, count: int) -> CollectiveRow:
-    return CollectiveRow(
-        stream=key,
-        kind=signature.partition(" ")[0],
-        signature=signature,
-        ranks=ranks,
-        matched=0,
-        unmatched=count,
-        wait=None,
-        transfer=None,
-        mean_wait=None,
-        mean_transfer=None,
-        longest_wait=None,
-        last_arriver=None,
-        last_arriver_share=None,
-    )

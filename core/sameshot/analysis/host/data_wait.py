@@ -22,7 +22,7 @@ from sameshot.analysis.device.stats import spread
 from sameshot.analysis.device.temporal import Occupancy
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.frame import Frame, Rows
-from sameshot.analysis.host import on
+from sameshot.analysis.host.parts import on
 from sameshot.analysis.intervals import EMPTY, Ints, Spans, union
 from sameshot.analysis.names import Cat
 from sameshot.analysis.results import DataWait

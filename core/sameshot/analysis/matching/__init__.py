@@ -1,0 +1,1 @@
+"""Which collective is the same one on all ranks."""
