@@ -6,8 +6,10 @@ import html.parser
 import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
+from hand_made import rank, reduced
 from hypothesis import given
 from hypothesis import strategies as st
 from import_run import import_run
@@ -16,6 +18,9 @@ from make_job import GpuJob, Slow
 from sameshot.analysis.compare import Comparison, Outcome
 from sameshot.analysis.compare.change import LEAST, change, noise_of
 from sameshot.analysis.compare.run import compare_captures, write
+from sameshot.analysis.compare.samples import Side, kernels
+from sameshot.analysis.device.kernels import OTHERS
+from sameshot.analysis.results import KernelRow
 from sameshot.cli.main import invoke
 from sameshot.trace.imported import Import, import_traces
 
@@ -24,6 +29,13 @@ MS = 1_000_000
 
 def normal(mean_ms: float, deviation_ms: float, count: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.random.default_rng(seed).normal(mean_ms * MS, deviation_ms * MS, count)
+
+
+def test_the_rest_of_all_kernels_is_no_kernel() -> None:
+    """Which kernels are in it differs between captures."""
+    rows = [KernelRow(name, "compute", 2, 10, 0.5, 5, 0, 5, 5, 5, 5, 5) for name in ("gemm", OTHERS)]
+    ranks = [msgspec.structs.replace(rank(0, [], []), kernel_rows=tuple(rows))]
+    assert list(kernels(Side(reduced(ranks), tuple(ranks)))) == ["gemm"]
 
 
 # -- one measure

@@ -78,7 +78,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     kernels: tuple[Change, ...]
     operators: tuple[Change, ...]
     collectives: tuple[Change, ...]
-    appeared: tuple[str, ...]  # kernels that only the later capture has, with their time per step
+    appeared: tuple[str, ...]  # kernels that are among the largest of the later capture only, with their time per step
     vanished: tuple[str, ...]
 
     @property

@@ -106,13 +106,13 @@ def _sections(found: Comparison) -> list[Section]:
         _section("parts", "Where a step's time goes", found.parts, "Averages over all ranks with known steps."),
         _section("waits", "Waiting", found.waits, "Averages over ranks, per step."),
         _section("ranks", "Single ranks", found.ranks, "Only what changed by more than noise.", both=True),
-        _section("kernels", "Kernels", found.kernels, "Per step and rank.", named="Kernel"),
+        _section("kernels", "Kernels", found.kernels, "Per step and rank; of each rank's largest.", named="Kernel"),
         _section("operators", "Operators", found.operators, "Self time of each rank's largest.", named="Operator"),
         _section("collectives", "Collectives", found.collectives, "Per call, where both matched them.", both=True),
     ]
     for ident, title, names in (
-        ("appeared", "Kernels that only the later capture has", found.appeared),
-        ("vanished", "Kernels that only the earlier capture has", found.vanished),
+        ("appeared", "Kernels that are among the largest of the later capture only", found.appeared),
+        ("vanished", "Kernels that are among the largest of the earlier capture only", found.vanished),
     ):
         if names:
             sections.append(Section(ident, title, (Text(names, points=True),)))

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from sameshot.analysis.compare.change import Floats
+from sameshot.analysis.device.kernels import OTHERS
 from sameshot.analysis.results import KernelRow, NamedTime, Part, RankSummary, Summary
 
 DEVICE_PARTS = ("compute", "communication", "memory", "idle")
@@ -78,11 +79,13 @@ OfSide = Callable[[Side], dict[str, Named]]
 
 
 def kernels(side: Side) -> dict[str, Named]:
-    """Kernels by name, summed over ranks."""
+    """Kernels by name, summed over ranks. Only each rank's largest are known: what is not here may be among its others,
+    and those of two captures are not the same kernels."""
     rows: defaultdict[str, list[KernelRow]] = defaultdict(list)
     for rank in side.ranks:
         for row in rank.kernel_rows:
-            rows[row.name].append(row)
+            if row.name != OTHERS:
+                rows[row.name].append(row)
     found = {}
     for name, group in rows.items():
         count = sum(row.count for row in group)
