@@ -100,7 +100,7 @@ def test_one_groups_slow_link_is_named_and_what_is_alike_is_not() -> None:
     # 20 µs of each call are no transfer, 21 µs (five times that on the slow one) are, and ends differ by 5 to 30 µs.
     assert (20 + 21 + 5) / (20 + 105 + 30) < link.busbw_gb_per_s / link.usual_gb_per_s < (20 + 21 + 30) / (20 + 105 + 5)
     assert link.sentence.startswith("slow link: group 3 (tp) on node-2 reaches ")
-    assert link.sentence in summary.findings
+    assert link.sentence in [finding.sentence for finding in summary.findings]
     relative = {row.group: row.relative for row in summary.bandwidth if "(tp)" in row.group or row.ranks == 2}
     assert len(relative) == 4
     assert all(0.8 < value < 1.3 for key, value in relative.items() if key != link.group and value is not None)

@@ -49,7 +49,7 @@ def test_each_cause_is_recognised(planted: str, cause: Cause, words: str, seed: 
     assert 0.8 * PLANTED * MS < amounts.pop(cause) < 1.2 * PLANTED * MS
     assert all(abs(amount) < 0.25 * PLANTED * MS for amount in amounts.values()), "and nothing else is"
     assert words in because(late)
-    assert words in summary.findings[0]
+    assert words in summary.findings[0].sentence
     assert summary.stragglers[0].label == "rank 5"
     assert summary.stragglers[0].cause == cause.value
 

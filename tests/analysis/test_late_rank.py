@@ -54,7 +54,7 @@ def test_a_rank_that_sleeps_in_every_step_is_named(tmp_path: Path, seed: int) ->
     assert summary.stragglers[0].label == f"rank {culprit}"
     assert summary.stragglers[0].cause == "untraced", "what its main thread tells"
     assert summary.stragglers[0].share > 0.5
-    assert summary.findings[0].startswith(f"rank {culprit} (node-{culprit // 2}) is late: the 3 others wait ")
+    assert summary.findings[0].sentence.startswith(f"rank {culprit} (node-{culprit // 2}) is late: the 3 others wait ")
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -68,8 +68,8 @@ def test_nobody_is_named_where_everybody_is_late_now_and_then(tmp_path: Path, se
 def test_a_clean_job_gets_the_verdict_that_no_rank_is_late(tmp_path: Path) -> None:
     summary = analysed(tmp_path, GlooJob(seed=3))
     assert summary.late.verdict is Verdict.NONE
-    assert summary.findings[0].startswith("no rank is late: nobody is steadily late over ")
-    assert not re.search(r"rank \d", summary.findings[0]), "the finding accuses nobody, not even in passing"
+    assert summary.findings[0].sentence.startswith("no rank is late: nobody is steadily late over ")
+    assert not re.search(r"rank \d", summary.findings[0].sentence), "the finding accuses nobody, not even in passing"
     assert summary.late.threshold is not None
     assert all(row.lateness_per_step is not None for row in summary.ranks)
 

@@ -60,7 +60,7 @@ def test_the_summary_stays_small_and_says_what_it_left_out(summary: Summary) -> 
     assert len(summary.ranks) == 512, "every rank has its row"
     assert len(msgspec.json.encode(summary)) < 4_000_000
     assert len(summary.findings) <= 8
-    assert all(len(sentence) < 600 for sentence in summary.findings)
+    assert all(len(finding.sentence) < 600 for finding in summary.findings)
     assert any(
         note.startswith("Of 512 ranks, tables are kept here only for those that stand out") for note in summary.notes
     )

@@ -55,7 +55,7 @@ def test_the_one_culprit_of_the_recorded_dlrm_step_came_late_into_the_window(sha
     assert (late.victims, late.collectives) == (7, 1)
     assert late.confidence is Confidence.MEDIUM, "a single moment is never a sure thing"
     assert "rests on that one collective" in late.sentence
-    assert "the 7 others wait 26.4 ms in all" in summary.findings[0]
+    assert "the 7 others wait 26.4 ms in all" in summary.findings[0].sentence
     assert "before the window" in because(late) or "when the window began" in because(late)
     assert summary.stragglers[0].label == "rank 7"
     assert summary.stragglers[0].cause == "inherited"
@@ -68,7 +68,7 @@ def test_a_rank_of_a_group_that_was_not_wholly_recorded_is_not_blamed_for_a_mome
     summary = reduce_ranks(manifest, ranks[:7])
     assert summary.late.verdict is Verdict.UNKNOWN
     assert summary.late.ranks == ()
-    assert summary.findings[0].startswith("1 of 8 ranks has no verified trace")
+    assert summary.findings[0].sentence.startswith("1 of 8 ranks has no verified trace")
     assert summary.bandwidth == ()
 
 
@@ -79,10 +79,12 @@ def test_two_of_128_ranks_get_no_verdict(shared_data: Path) -> None:
     summary = reduce_ranks(manifest, ranks)
     assert summary.late.verdict is Verdict.UNKNOWN
     assert summary.late.ranks == ()
-    assert summary.findings[0].startswith("126 of 128 ranks have no verified trace")
-    assert summary.findings[0].endswith("all numbers rest on the other 2")
-    assert "rank 12 (" in summary.findings[0]
-    assert "and 115 more" in summary.findings[0], "of many missing ranks, the first are named; all are in the table"
+    assert summary.findings[0].sentence.startswith("126 of 128 ranks have no verified trace")
+    assert summary.findings[0].sentence.endswith("all numbers rest on the other 2")
+    assert "rank 12 (" in summary.findings[0].sentence
+    assert "and 115 more" in summary.findings[0].sentence, (
+        "of many missing ranks, the first are named; all are in the table"
+    )
     assert len(summary.missing) == 126
     assert summary.slow_links == ()
 

@@ -22,6 +22,8 @@ from sameshot.analysis.results import (
     CopyRow,
     DataWait,
     DeviceTimes,
+    Finding,
+    FindingKind,
     Group,
     HostBound,
     HostClock,
@@ -118,13 +120,27 @@ def full(ranks: int = 8, *, missing: int = 0, seed: int = 1, names: int = 20) ->
         ),
         warnings=("Events of unknown categories were counted but not interpreted: 'mystery' (3).",),
         findings=(
-            f"{late.sentence} (confidence high)",
-            f"a step takes 25 ms (median; 40 steps on {ranks} ranks)",
-            f"waiting for data takes 6 ms of each 25 ms step (rank 2; 1 of {ranks} ranks is data-bound)",
-            f"host-bound: GPUs wait 9 % of the time for the thread that launches, mostly in aten::item ({ranks} ranks)",
-            f"exposed communication: 20 % of GPU time, 1.6 GPU-s on {ranks} ranks",
-            "the ranks of node-1 reach 20 GB/s in all_reduce of 25 MiB, others 45.9 GB/s",
-            "GPUs: 61 % computing, 21 % only communicating, 15 % idle",
+            Finding(FindingKind.LATE_RANK, f"{late.sentence} (confidence high)", late.label),
+            Finding(FindingKind.STEP_TIME, f"a step takes 25 ms (median; 40 steps on {ranks} ranks)"),
+            Finding(
+                FindingKind.DATA_WAIT,
+                f"waiting for data takes 6 ms of each 25 ms step (rank 2; 1 of {ranks} ranks is data-bound)",
+                "rank 2",
+            ),
+            Finding(
+                FindingKind.HOST_BOUND,
+                "host-bound: GPUs wait 9 % of the time for the thread that launches, mostly in aten::item "
+                f"({ranks} ranks)",
+            ),
+            Finding(
+                FindingKind.COMMUNICATION, f"exposed communication: 20 % of GPU time, 1.6 GPU-s on {ranks} ranks"
+            ),
+            Finding(
+                FindingKind.SLOW_LINK,
+                "the ranks of node-1 reach 20 GB/s in all_reduce of 25 MiB, others 45.9 GB/s",
+                "g1",
+            ),
+            Finding(FindingKind.GPUS, "GPUs: 61 % computing, 21 % only communicating, 15 % idle"),
         ),
         common_window=980 * MS,
         cross_rank=True,
@@ -317,7 +333,7 @@ def hostile(summary: Summary, text: str) -> Summary:
             summary.capture, job=text, namespace=text, capture_id=text, manifest=text, frozen_at=text
         ),
         warnings=(text,),
-        findings=(text, text),
+        findings=tuple(Finding(kind, text, text) for kind in FindingKind),
         notes=(text,),
         late=msgspec.structs.replace(summary.late, ranks=(late,), reason=text, method=text),
         missing=(MissingRank(None, text, text, text, text),),

@@ -143,7 +143,7 @@ class _Doubts:
         self.remarks: list[str] = []
 
     def add(self, at_most: Confidence, remark: str) -> None:
-        self.confidence = min(self.confidence, at_most, key=_RANKING.index)
+        self.confidence = min(self.confidence, at_most, key=lambda one: one.degree)
         self.remarks.append(remark)
 
 
@@ -296,9 +296,6 @@ def _whole_before(host: Host, edges: Ints) -> int | None:
 
 def _with(note: str, remarks: list[str]) -> str:
     return f"{note} ({'; '.join(remarks)})." if remarks else f"{note}."
-
-
-_RANKING = [Confidence.NONE, Confidence.LOW, Confidence.MEDIUM, Confidence.HIGH]
 
 
 def _unknown(note: str) -> Steps:

@@ -172,7 +172,7 @@ class Link(msgspec.Struct, frozen=True):
     find: str = ""
 
 
-class Finding(msgspec.Struct, frozen=True):
+class FindingLine(msgspec.Struct, frozen=True):
     """One sentence and what it rests on. `grade`: "bad", "warn", "good" or "" (just a fact)."""
 
     grade: str
@@ -182,7 +182,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class Findings(msgspec.Struct, frozen=True):
-    items: tuple[Finding, ...]
+    items: tuple[FindingLine, ...]
 
 
 class Notice(msgspec.Struct, frozen=True):

@@ -2,94 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from sameshot.analysis.job.cautions import DATA_WAIT_CAVEAT
 from sameshot.analysis.report import words
-from sameshot.analysis.report.blocks import (
-    Finding,
-    Link,
-)
+from sameshot.analysis.report.blocks import FindingLine, Link
 from sameshot.analysis.report.view import View
+from sameshot.analysis.results import Finding, FindingKind
 from sameshot.analysis.text import count, ms
 
 _SIGNIFICANT = 0.05  # of the window: a share below this is no finding
 _UNEVEN = 0.2  # above the median
 
 
-def findings(view: View) -> tuple[Finding, ...]:
-    """The sentences of the summary with the place that proves each, then what the measures say beyond them.
+def findings(view: View) -> tuple[FindingLine, ...]:
+    """The findings of the summary with the place that proves each, then what the measures say beyond them.
 
-    The verdict and the missing ranks stand above already.
+    The verdict and the missing ranks stand above already; of a single rank, that it waits for data is the verdict.
     """
-    summary = view.summary
-    said = {_plain(summary.findings[0])} if summary.missing and summary.findings else set[str]()
-    for rank in summary.late.ranks:
-        said.add(_plain(rank.sentence))
-    found = [
-        _linked(view, sentence)
-        for sentence in summary.findings
-        if not any(_plain(sentence).startswith(known) for known in said) and not _is_verdict(view, sentence)
-    ]
+    above = {FindingKind.MISSING_RANKS, FindingKind.LATE_RANK, FindingKind.LATENESS}
+    if view.single:
+        above.add(FindingKind.DATA_WAIT)
+    found = [_proven(view, finding) for finding in view.summary.findings if finding.kind not in above]
     order = {"bad": 0, "warn": 1, "good": 2, "": 3}
     return tuple(sorted((*found, *_pauses(view), *_uneven(view)), key=lambda item: order[item.grade]))
 
 
-def _plain(sentence: str) -> str:
-    return sentence.rstrip(".").lower()
-
-
-def _is_verdict(view: View, sentence: str) -> bool:
-    """Of a single rank, that it waits for data is the verdict."""
-    starts = ("no rank is late", "which rank is late can't be said")
-    return sentence.startswith((*starts, "data-bound") if view.single else starts)
-
-
 class _Proof(NamedTuple):
-    """What a sentence that begins like this rests on."""
+    """What a finding rests on, and where that is shown."""
 
-    grade: str
-    basis: str
-    links: tuple[Link, ...]
+    link: Link
+    grade: str = ""
+    basis: str = ""
     more: str = ""
 
 
-def _linked(view: View, sentence: str) -> Finding:
-    """A sentence of the summary and what proves it, known by how it begins; an unknown one stands alone."""
-    proof = _proof(view, sentence)
-    text = words.capitalised(sentence).rstrip(".") + "."
-    return Finding(proof.grade, f"{text} {proof.more}".rstrip(), proof.basis, proof.links)
+def _proven(view: View, finding: Finding) -> FindingLine:
+    prove = _PROOFS.get(finding.kind)
+    text = words.capitalised(finding.sentence).rstrip(".") + "."
+    if prove is None:
+        return FindingLine("", text, "", ())
+    proof = prove(view, finding)
+    return FindingLine(proof.grade, f"{text} {proof.more}".rstrip(), proof.basis, (proof.link,))
 
 
-def _proof(view: View, sentence: str) -> _Proof:
-    summary = view.summary
-    for link in summary.slow_links:
-        if _plain(link.sentence) == _plain(sentence):
-            return _Proof("bad", count(len(link.labels), "rank"), (Link("slow links", "slow-links", link.group),))
-    bound = [(rank, wait) for rank in summary.ranks if (wait := rank.data_wait) is not None and wait.bound]
-    if bound and _plain(sentence).startswith(_plain(max(bound, key=lambda pair: pair[1].share)[1].sentence)):
-        rank, wait = max(bound, key=lambda pair: pair[1].share)
-        fetches = f"{wait.fetches} fetch{'' if wait.fetches == 1 else 'es'} on {rank.label}"
-        return _Proof("warn", fetches, (Link("data wait", "data-waits", rank.label),), DATA_WAIT_CAVEAT)
-    if sentence.startswith("host-bound") and any(rank.host_bound for rank in summary.ranks):
-        gaps = sum(rank.host_bound.gaps for rank in summary.ranks if rank.host_bound is not None)
-        return _Proof("warn", count(gaps, "gap"), (Link("host-bound", "host-bound"),))
-    for start, links in _PROOFS:
-        if sentence.startswith(start):
-            return _Proof("", "", links)
-    return _Proof("", "", ())
+def _slow_link(view: View, finding: Finding) -> _Proof:
+    ranks = max((len(link.labels) for link in view.summary.slow_links if link.group == finding.about), default=0)
+    return _Proof(Link("slow links", "slow-links", finding.about or ""), "bad", count(ranks, "rank"))
 
 
-_PROOFS: tuple[tuple[str, tuple[Link, ...]], ...] = (
-    ("a step takes", (Link("step times", "steps"),)),
-    ("main threads", (Link("parts", "main-threads"),)),
-    ("exposed communication", (Link("GPU time", "gpus"),)),
-    ("GPUs", (Link("GPU time", "gpus"),)),
-)
+def _data_wait(view: View, finding: Finding) -> _Proof:
+    fetches = sum(r.data_wait.fetches for r in view.summary.ranks if r.data_wait and r.label == finding.about)
+    basis = f"{fetches} fetch{'' if fetches == 1 else 'es'} on {finding.about}"
+    return _Proof(Link("data wait", "data-waits", finding.about or ""), "warn", basis, DATA_WAIT_CAVEAT)
 
 
-def _pauses(view: View) -> Iterator[Finding]:
+def _host_bound(view: View, finding: Finding) -> _Proof:
+    gaps = sum(rank.host_bound.gaps for rank in view.summary.ranks if rank.host_bound is not None)
+    return _Proof(Link("host-bound", "host-bound"), "warn", count(gaps, "gap"))
+
+
+_PROOFS: dict[FindingKind, Callable[[View, Finding], _Proof]] = {
+    FindingKind.SLOW_LINK: _slow_link,
+    FindingKind.DATA_WAIT: _data_wait,
+    FindingKind.HOST_BOUND: _host_bound,
+    FindingKind.COMMUNICATION: lambda view, finding: _Proof(Link("GPU time", "gpus")),
+    FindingKind.STEP_TIME: lambda view, finding: _Proof(Link("step times", "steps")),
+    FindingKind.MAIN_THREADS: lambda view, finding: _Proof(Link("parts", "main-threads")),
+    FindingKind.GPUS: lambda view, finding: _Proof(Link("GPU time", "gpus")),
+}
+
+
+def _pauses(view: View) -> Iterator[FindingLine]:
     pauses = [
         (rank, pause)
         for rank in view.summary.ranks
@@ -100,7 +85,7 @@ def _pauses(view: View) -> Iterator[Finding]:
         return
     rank, pause = max(pauses, key=lambda pair: pair[1].total)
     what = words.title_of(pause.kind, words.PAUSES)
-    yield Finding(
+    yield FindingLine(
         "warn",
         f"{words.capitalised(rank.label)} pauses for {what}: {ms(pause.total)} in {count(pause.count, 'pause')}, "
         f"the longest {ms(pause.longest)}.",
@@ -109,7 +94,7 @@ def _pauses(view: View) -> Iterator[Finding]:
     )
 
 
-def _uneven(view: View) -> Iterator[Finding]:
+def _uneven(view: View) -> Iterator[FindingLine]:
     """Large differences in what ranks do. How long they communicate differs because they wait: that is no finding."""
     longest = max((rank.window for rank in view.summary.ranks), default=0)
     found = [
@@ -119,7 +104,7 @@ def _uneven(view: View) -> Iterator[Finding]:
         if row.label not in view.late and "communicat" not in row.measure
     ]
     for row in sorted(found, key=lambda row: row.median - row.maximum)[:2]:
-        yield Finding(
+        yield FindingLine(
             "",
             f"{words.capitalised(row.measure)} is uneven: {ms(row.maximum)} on {row.label}, the median is "
             f"{ms(row.median)}.",

@@ -34,7 +34,16 @@ from sameshot.analysis.results.device import (
     QueueRow,
 )
 from sameshot.analysis.results.host import DataWait, Part, PartTimes, Pause, StepMethod, Steps, Timeline
-from sameshot.analysis.results.job import SUMMARY_SCHEMA, CaptureInfo, Imbalance, MissingRank, RankRow, Summary
+from sameshot.analysis.results.job import (
+    SUMMARY_SCHEMA,
+    CaptureInfo,
+    Finding,
+    FindingKind,
+    Imbalance,
+    MissingRank,
+    RankRow,
+    Summary,
+)
 from sameshot.analysis.results.late import Cause, Lateness, LateRank, Lost, Moment, Straggler, Verdict
 from sameshot.analysis.results.rank import RANK_SCHEMA, RankSummary, TraceFacts
 
@@ -53,6 +62,8 @@ __all__ = [
     "DataWait",
     "DeviceParts",
     "DeviceTimes",
+    "Finding",
+    "FindingKind",
     "Group",
     "HostBound",
     "HostClock",

@@ -18,6 +18,11 @@ class Confidence(enum.StrEnum):
     LOW = "low"
     NONE = "none"  # not known at all
 
+    @property
+    def degree(self) -> int:
+        """The surer, the higher."""
+        return list(Confidence)[::-1].index(self)
+
 
 class Spread(msgspec.Struct, frozen=True, rename=ns("median", "p10", "p90", "minimum", "maximum")):
     """A distribution in ns; None where there was nothing to measure."""

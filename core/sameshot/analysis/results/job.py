@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import msgspec
 
 from sameshot.analysis.results.clocks import Clocks
@@ -70,6 +72,29 @@ class MissingRank(msgspec.Struct, frozen=True):
     detail: str
 
 
+class FindingKind(enum.StrEnum):
+    """What a finding speaks of."""
+
+    MISSING_RANKS = "missing_ranks"
+    LATE_RANK = "late_rank"
+    LATENESS = "lateness"  # nobody is late, or who is can't be said
+    DATA_WAIT = "data_wait"
+    HOST_BOUND = "host_bound"
+    COMMUNICATION = "communication"
+    SLOW_LINK = "slow_link"
+    STEP_TIME = "step_time"
+    MAIN_THREADS = "main_threads"
+    GPUS = "gpus"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that a person should know."""
+
+    kind: FindingKind
+    sentence: str
+    about: str | None = None  # the label of a rank, or the key of a group; None: the whole job
+
+
 class RankRow(msgspec.Struct, frozen=True, rename=ns("window", "starts_after", "waited", "lateness_per_step")):
     """One rank in the report."""
 
@@ -124,7 +149,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename=ns("common_windo
     analysed_ranks: int
     missing: tuple[MissingRank, ...]
     warnings: tuple[str, ...]
-    findings: tuple[str, ...]
+    findings: tuple[Finding, ...]  # most important first
     common_window: int | None
     cross_rank: bool  # False: the windows share no time, so nothing was compared between ranks
     late: Lateness
