@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sameshot.analysis.device.kernels import OTHERS, TOP, kernel_breakdown
-from sameshot.analysis.device.stats import grouped, spread
 from sameshot.analysis.names import Cat
 from sameshot.analysis.results import CopyRow, KernelRow
+from sameshot.analysis.stats import grouped, spread
 
 US = 1000
 

@@ -1,6 +1,10 @@
-"""How numbers are written for people."""
+"""How numbers and lists are written for people."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MOST_NAMES = 12
 
 
 def ms(ns: float) -> str:
@@ -45,3 +49,15 @@ def size(count: int) -> str:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     raise AssertionError
+
+
+def uncapitalised(sentence: str) -> str:
+    """As the rest of a longer sentence."""
+    return sentence[:1].lower() + sentence[1:]
+
+
+def some_of(names: Sequence[str]) -> str:
+    """A few names, or the first of many and how many more there are."""
+    if len(names) <= _MOST_NAMES:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST_NAMES - 1])} and {len(names) - _MOST_NAMES + 1} more"

@@ -7,8 +7,9 @@ import numpy as np
 from sameshot.analysis import names
 from sameshot.analysis.communication.calls import KINDS, Calls
 from sameshot.analysis.communication.issuers import NOWHERE
-from sameshot.analysis.intervals import Ints, Spans
-from sameshot.analysis.results import CommunicationRow, Spread
+from sameshot.analysis.intervals import Spans
+from sameshot.analysis.results import CommunicationRow
+from sameshot.analysis.stats import spread
 from sameshot.trace.columns.chunk import MISSING
 
 
@@ -35,7 +36,7 @@ def rows_of(calls: Calls, other: Spans) -> list[CommunicationRow]:
                 count=len(at),
                 total=int(duration.sum()),
                 exposed=spans.total - covered,
-                duration=_spread(duration),
+                duration=spread(duration),
             )
         )
     return found
@@ -47,8 +48,3 @@ def message_bytes(nelems: int | None, dtype: str | None) -> int | None:
         return None
     width = names.DTYPE_BYTES.get(dtype)
     return None if width is None else nelems * width
-
-
-def _spread(values: Ints) -> Spread:
-    p10, median, p90 = (int(v) for v in np.percentile(values, (10, 50, 90)))
-    return Spread(len(values), median, p10, p90, int(values.min()), int(values.max()))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from sameshot.analysis import names
-from sameshot.analysis.device.stats import Groups, grouped
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.results import KernelRow
+from sameshot.analysis.stats import Groups, grouped
 from sameshot.trace.columns.chunk import Codes
 
 TOP = 15  # of each kind

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from sameshot.analysis.device.stats import spread
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.frame import Bools, Rows
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.results import Launches
+from sameshot.analysis.stats import spread
 
 
 class LaunchTable(msgspec.Struct, frozen=True):

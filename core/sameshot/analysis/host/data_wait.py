@@ -18,7 +18,6 @@ import msgspec
 import numpy as np
 
 from sameshot.analysis import names
-from sameshot.analysis.device.stats import spread
 from sameshot.analysis.device.temporal import Occupancy
 from sameshot.analysis.device.work import Work
 from sameshot.analysis.frame import Frame, Rows
@@ -26,6 +25,7 @@ from sameshot.analysis.host.parts import on
 from sameshot.analysis.intervals import EMPTY, Ints, Spans, union
 from sameshot.analysis.names import Cat
 from sameshot.analysis.results import DataWait
+from sameshot.analysis.stats import spread
 from sameshot.analysis.text import ms, percent
 
 DATALOADER, ANNOTATION, INFERRED = "dataloader", "annotation", "inferred"

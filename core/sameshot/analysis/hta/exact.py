@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from sameshot.analysis.device.idle import called, idle_of_stream
-from sameshot.analysis.device.stats import grouped
 from sameshot.analysis.device.work import Work, gather
 from sameshot.analysis.frame import Bools, Frame
 from sameshot.analysis.hta.shape import COMMUNICATION, COMPUTATION, KINDS, MEMORY, RankTables, describe, types_name
 from sameshot.analysis.intervals import Ints, Spans
+from sameshot.analysis.stats import grouped
 from sameshot.trace.columns.chunk import MISSING
 
 Floats = npt.NDArray[np.float64]

@@ -9,12 +9,11 @@ import numpy as np
 
 from sameshot.analysis.job.capture import artifact_of_rank
 from sameshot.analysis.job.rows import ALL_DETAILS, ALL_TIMELINES, NOTABLE
-from sameshot.analysis.job.words import some_of, uncapitalised
 from sameshot.analysis.results import (
     RankSummary,
     StepMethod,
 )
-from sameshot.analysis.text import count, ms
+from sameshot.analysis.text import count, ms, some_of, uncapitalised
 from sameshot.manifest import Manifest, Provenance, Target
 
 DATA_WAIT_CAVEAT = "Waiting for data says nothing about whether the batch size is already at its ceiling."

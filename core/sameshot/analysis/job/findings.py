@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from sameshot.analysis.job.sums import merge_named
-from sameshot.analysis.job.words import some_of, uncapitalised
 from sameshot.analysis.results import (
     Confidence,
     Finding,
@@ -17,7 +16,7 @@ from sameshot.analysis.results import (
     Summary,
     Verdict,
 )
-from sameshot.analysis.text import count, ms, percent
+from sameshot.analysis.text import count, ms, percent, some_of, uncapitalised
 from sameshot.analysis.waiting.cause import because
 
 _SIGNIFICANT = 0.1  # of all GPU time: less is no finding

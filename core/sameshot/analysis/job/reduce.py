@@ -18,7 +18,7 @@ from sameshot.analysis.job.cautions import notes_on, warnings
 from sameshot.analysis.job.findings import findings
 from sameshot.analysis.job.imbalance import imbalance
 from sameshot.analysis.job.rows import NOTABLE, rank_rows
-from sameshot.analysis.job.sums import merge_named, spread_of, sum_devices, sum_parts
+from sameshot.analysis.job.sums import merge_named, sum_devices, sum_parts
 from sameshot.analysis.matching.hosts import host_of
 from sameshot.analysis.matching.match import match_streams
 from sameshot.analysis.matching.rows import collective_rows
@@ -27,6 +27,7 @@ from sameshot.analysis.results import (
     RankSummary,
     Summary,
 )
+from sameshot.analysis.stats import spread
 from sameshot.analysis.waiting.bandwidth import bandwidth, slow_links
 from sameshot.analysis.waiting.gather import arrivals
 from sameshot.analysis.waiting.moments import costliest
@@ -76,7 +77,7 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
         common_window=common,
         cross_rank=cross_rank,
         late=verdict,
-        step_time=spread_of(np.concatenate([np.diff(r.steps.edges) for r in ranks if r.steps.count]).tolist())
+        step_time=spread(np.concatenate([np.diff(r.steps.edges) for r in ranks if r.steps.count]))
         if any(r.steps.count for r in ranks)
         else None,
         step_ranks=sum(r.steps.count > 0 for r in ranks),

@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 
 from sameshot.analysis.job.capture import artifact_of_rank
-from sameshot.analysis.job.sums import median_parts, spread_of
+from sameshot.analysis.job.sums import median_parts
 from sameshot.analysis.late import Evidence
 from sameshot.analysis.results import (
     RankRow,
     RankSummary,
 )
+from sameshot.analysis.stats import spread
 from sameshot.manifest import Target, timestamp
 
 NOTABLE = 64
@@ -63,7 +64,7 @@ def rank_rows(
             step_method=rank.steps.method,
             step_confidence=rank.steps.confidence,
             step_note=rank.steps.note,
-            step_time=spread_of(np.diff(rank.steps.edges).tolist()) if rank.steps.count else None,
+            step_time=spread(np.diff(rank.steps.edges)) if rank.steps.count else None,
             step_parts=median_parts(rank.steps.parts),
             collectives=sum(len(stream.dur) for stream in rank.streams),
             waited=waited.get(index),

@@ -12,17 +12,9 @@ from sameshot.analysis.results import (
     NamedTime,
     Part,
     PartTimes,
-    Spread,
 )
 
 _TOP = 20
-
-
-def spread_of(values: Sequence[int]) -> Spread | None:
-    if not values:
-        return None
-    p10, median, p90 = (int(v) for v in np.percentile(values, (10, 50, 90)))
-    return Spread(count=len(values), median=median, p10=p10, p90=p90, minimum=min(values), maximum=max(values))
 
 
 def median_parts(steps: Sequence[PartTimes]) -> PartTimes | None:
