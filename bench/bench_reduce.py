@@ -25,7 +25,7 @@ LIMIT_S, LIMIT_MIB = 10.0, 1024
 
 def simulate(ranks: int, folder: Path) -> int:
     """Write one summary per rank and the manifest; returns the planted rank."""
-    sys.path[:0] = [str(REPO / "tests" / "analysis"), str(REPO / "tests" / "support")]
+    sys.path[:0] = [str(REPO / "tests" / "support")]
     import msgspec
     from make_job import GpuJob, Slow
     from planted import detailed, manifest_for
