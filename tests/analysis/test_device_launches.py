@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sameshot.analysis.device.idle import Idle, idle_of_stream
-from sameshot.analysis.device.queues import longest, queue_series
+from sameshot.analysis.device.queues import longest
 from sameshot.analysis.device.work import NO_CALL, gather, launched_by
 from sameshot.analysis.frame import Rows
 from sameshot.analysis.intervals import Ints
@@ -289,8 +289,3 @@ def test_queues_are_what_a_count_at_each_moment_finds(spans: list[tuple[int, int
         return sum(a <= moment < b for a, b in zip(entered.tolist(), left.tolist(), strict=True))
 
     assert longest(entered, left) == max((inside(moment) for moment in range(32)), default=0)
-    if all(stay for _, stay in spans):
-        moments, lengths = queue_series(entered, left)
-        last = dict(zip(moments.tolist(), lengths.tolist(), strict=True))  # the length that stays
-        assert last == {moment: inside(moment) for moment in {*entered.tolist(), *left.tolist()}}
-        assert max(lengths.tolist(), default=0) == longest(entered, left)

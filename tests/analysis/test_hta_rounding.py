@@ -209,7 +209,7 @@ def test_exact_tables_say_what_the_summary_says(tmp_path: Path, shared_data: Pat
     read_trace(path, ColumnBuilder(frames))
     frame = frames.frame()
     last = max(int(frame.rows(cat).end.max()) for cat in device.names.Cat if len(frame.rows(cat)))
-    found = device.measure(frame, window=(0, last), felt=Spans(), main=None)
+    found = device.measure(frame, window=(0, last), felt=Spans())
     exact = {name: table.to_pylist() for name, table in tables_of([part_of(frame, 0)]).items()}
     assert found.device is not None
     (row,) = exact["temporal_breakdown"]

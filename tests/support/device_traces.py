@@ -81,4 +81,4 @@ def window_of(frame: Frame) -> tuple[int, int]:
 def measured(path: Path, window: tuple[int, int] | None = None, felt: Spans | None = None) -> DeviceMeasures:
     """`window` in ns."""
     frame = frame_of(path)
-    return measure(frame, window=window or window_of(frame), felt=felt or Spans(), main=None)
+    return measure(frame, window=window or window_of(frame), felt=felt or Spans())

@@ -43,7 +43,7 @@ def summarise(
     work = gather(frame)
     running = occupancy(work, window)
     felt = feel(frame, work, running, main, fetches)
-    on_device = device.measure(frame, window=window, felt=felt.idle, main=main, work=work, found=running)
+    on_device = device.measure(frame, window=window, felt=felt.idle, work=work, found=running)
     traffic = communication.measure(frame, window=window, fetching=spans[Part.DATA_WAIT], working=spans[Part.OPERATORS])
     fetch = EMPTY if fetches is None else fetches.spans.start
     steps = _steps(find_steps(frame, main, first, fetch), spans, running if frame.device else None, first)

@@ -84,11 +84,6 @@ class DocumentScanner:
         self.events = 0  # elements of traceEvents so far
         self.has_events = False  # the key traceEvents was met, or the bare array
 
-    @property
-    def is_list(self) -> bool:
-        """The document is a bare array of events, without anything around it."""
-        return self._is_list
-
     def feed(self, block: bytes) -> None:
         """Take in the next bytes of the document."""
         if self._state is _State.EVENT and len(self._buf) < _SOME:

@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from isal import igzip_lib, isal_zlib
 
@@ -49,14 +49,6 @@ class Packing(enum.Enum):
     def encoding(self) -> Encoding | None:
         """None: no archive holds traces in this form."""
         return None if self is Packing.ZSTD else Encoding(self.value)
-
-
-class Hash(Protocol):
-    """What hashlib's objects offer."""
-
-    def update(self, data: bytes, /) -> None: ...
-
-    def hexdigest(self) -> str: ...
 
 
 class Source:

@@ -21,7 +21,6 @@ Bools = npt.NDArray[np.bool_]
 
 _OUTLIER = 4.0  # errors of an edge beyond which it loses weight
 _ROUNDS = 12
-_SOLVED = 0.5  # ns
 
 
 class Edges(NamedTuple):

@@ -26,11 +26,6 @@ class Side(msgspec.Struct, frozen=True):
         """Ranks with known steps."""
         return [rank for rank in self.ranks if rank.steps.count]
 
-    @property
-    def rank_windows(self) -> int:
-        """Summed windows of all ranks, in ns."""
-        return sum(rank.window for rank in self.ranks)
-
     def steps_done(self, ranks: Iterable[RankSummary] | None = None) -> float:
         """How many steps fit into the windows of these ranks: time divided by the average step of each."""
         return sum(

@@ -1,6 +1,6 @@
 """What one rank's GPUs did: the device half of `map`, on a `Frame`.
 
-    found = device.measure(frame, window=(first, last), felt=spans, main=lane)
+    found = device.measure(frame, window=(first, last), felt=spans)
 
 Every measure is its own module of pure functions; this one only calls them.
 """
@@ -46,15 +46,13 @@ def measure(
     *,
     window: tuple[int, int],
     felt: Spans,
-    main: int | None,
     work: Work | None = None,
     found: Occupancy | None = None,
 ) -> DeviceMeasures:
     """Measure all devices and streams of a rank within `window` (ns after the trace's base time).
 
-    `felt` is the data wait that the GPU felt: what is in it is not host-bound as well. `main` is the lane of the main
-    thread (nothing needs it yet: launching threads are found by their calls). `work` and `found` are what `gather` and
-    `occupancy` gave, where the caller has them already.
+    `felt` is the data wait that the GPU felt: what is in it is not host-bound as well. `work` and `found` are
+    what `gather` and `occupancy` gave, where the caller has them already.
     """
     if not frame.device:
         return DeviceMeasures()

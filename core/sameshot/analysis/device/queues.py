@@ -47,14 +47,3 @@ def longest(entered: Ints, left: Ints) -> int:
         return 0
     arrived = np.arange(1, len(moments) + 1)  # of equal moments, the last one counts them all
     return int((arrived - np.searchsorted(np.sort(left[real]), moments, side="right")).max())
-
-
-def queue_series(entered: Ints, left: Ints) -> tuple[Ints, Ints]:
-    """(moments, length from each moment on) of one queue, one entry per change, in order of time.
-
-    Of changes at the same moment, what leaves comes first.
-    """
-    moment = np.concatenate((left, entered))
-    change = np.repeat(np.array([-1, 1], dtype=np.int64), (len(left), len(entered)))
-    order = np.argsort(moment, kind="stable")
-    return moment[order], np.cumsum(change[order])
