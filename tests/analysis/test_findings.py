@@ -9,6 +9,7 @@ from hand_made import US, WINDOW, rank, reduced
 from sameshot.analysis.results import (
     Confidence,
     DeviceTimes,
+    FindingKind,
     HostBound,
     NamedTime,
     RankSummary,
@@ -25,8 +26,8 @@ def alone(**fields: object) -> RankSummary:
     return msgspec.structs.replace(rank(0, [], []), **fields)
 
 
-def saying(summary: Summary, word: str) -> str:
-    (found,) = (sentence for sentence in summary.findings if word in sentence)
+def saying(summary: Summary, kind: FindingKind) -> str:
+    (found,) = (one.sentence for one in summary.findings if one.kind is kind)
     return found
 
 
@@ -55,21 +56,23 @@ def host_bound(*inside: float) -> HostBound:
 )
 def test_only_what_took_most_of_the_time_is_where_it_mostly_went(inside: tuple[float, ...], words: str) -> None:
     found = reduced([alone(device=on_device(compute=0.1), host_bound=host_bound(*inside))])
-    assert saying(found, "host-bound").endswith(words)
+    assert saying(found, FindingKind.HOST_BOUND).endswith(words)
 
 
 @pytest.mark.parametrize("confidence", [Confidence.HIGH, Confidence.MEDIUM, Confidence.LOW])
 def test_the_time_of_a_step_says_how_sure_its_steps_are(confidence: Confidence) -> None:
     edges = (0, 100_000 * US, 200_000 * US)
-    sentence = saying(reduced([alone(steps=Steps(StepMethod.REPEATING, confidence, "…", edges))]), "a step takes")
+    sentence = saying(
+        reduced([alone(steps=Steps(StepMethod.REPEATING, confidence, "…", edges))]), FindingKind.STEP_TIME
+    )
     doubt = "" if confidence is Confidence.HIGH else f"; inferred, confidence {confidence.value}"
     assert sentence == f"a step takes 100 ms (median; 2 steps on 1 rank{doubt})"
 
 
 def test_shares_of_the_devices_name_copies_too_where_they_count() -> None:
-    copying = saying(reduced([alone(device=on_device(compute=0.2, memory=0.3))]), "GPUs:")
+    copying = saying(reduced([alone(device=on_device(compute=0.2, memory=0.3))]), FindingKind.GPUS)
     assert copying == "GPUs: 20 % computing, 30 % only copying, 50 % idle (1 rank)"
-    hardly = saying(reduced([alone(device=on_device(compute=0.2, memory=0.001))]), "GPUs:")
+    hardly = saying(reduced([alone(device=on_device(compute=0.2, memory=0.001))]), FindingKind.GPUS)
     assert hardly == "GPUs: 20 % computing, 80 % idle (1 rank)"
 
 
