@@ -9,9 +9,23 @@ or, fanned out by a workflow engine:
     write_rank_summary(one, Path("…")); one = read_rank_summary(Path("…"))
     summary = reduce_ranks(manifest, [one, …])                # all of them → job-wide Summary
 
-`frame` holds one trace, `rank` breaks it down (`host`, `device`, `communication`), `align` and `match` find the same
-collective on all ranks, `late` decides who is late and `cause` why, `job` puts it together, `report` draws it,
-`load` and `run` do the reading and writing.
+Where things are, in the order in which they work:
+
+    run, load       reading and writing: verified traces in, summaries and reports out
+    frame/          one trace as tables, one per kind of event (`names` knows what events are called)
+    rank            map: what one rank did, from
+      host/           its main thread: parts, steps, data wait, pauses
+      device/         its GPUs: kernels, copies, launches, idle time
+      communication/  its collectives: groups, sizes, and the sequences to be matched
+    job/            reduce: all ranks together, with warnings, findings and rows of tables, from
+      matching/       the same collective on all ranks
+      clocks/         the hosts' clocks against each other, from matched collectives
+      waiting/        who came last to each, what that cost, and why
+      late/           which rank is late
+    results/        every value that map returns or reduce makes
+    report/         the page; compare/ two captures; hta/ HTA's analyses; merged: all ranks as one trace
+
+`intervals`, `nesting`, `stats`, `text` and `files` are tools that know nothing of training.
 """
 
 from __future__ import annotations

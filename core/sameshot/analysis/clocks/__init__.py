@@ -7,7 +7,7 @@ typical end of its k-th collective,
 
 where o_h and r_h are how far a host's clock is ahead at the moment M and how fast it gains, and c_g, q_g are the
 frame's own. A robust line over k gives o_h - c_g and r_h - q_g for every host of the group: the edges of a graph whose
-nodes are hosts and groups (`clock_graph`). Inside a connected component the offsets follow by least squares over all
+nodes are hosts and groups (`graph`). Inside a connected component the offsets follow by least squares over all
 edges; what cycles leave over is the check. Between components nothing is known: such hosts are *unaligned*.
 
 Collectives inside one host say nothing about another, and matches that assumed that clocks agree are not used: they

@@ -6,6 +6,9 @@ state, else as the innermost one around the launch call. A graph's replay has ne
 of their GPU stream where all others of that stream belong to one (torch gives each group a stream of its own).
 
 gloo's collectives are spans on worker threads that state neither group nor size.
+
+`calls` finds what was called (`issuers`: by whom, `groups`: in which group), `sizes` sums it up, `streams` keeps it in
+order for the other ranks, `traffic` is all of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the host side of a rank did: its main thread split into parts, its operators, and Python where nothing ran."""
+"""What the host side of a rank did: its main thread split into parts, its operators, and Python where nothing ran.
+
+Steps (`steps`; `repeats` where nothing marks them), `data_wait` and `pauses` stand in modules of their own.
+"""
 
 from __future__ import annotations
 

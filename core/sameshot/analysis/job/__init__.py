@@ -1,4 +1,7 @@
-"""`reduce`: the summaries of all ranks and the manifest in, one job-wide `Summary` out. Pure."""
+"""`reduce`: the summaries of all ranks and the manifest in, one job-wide `Summary` out. Pure.
+
+`reduce` calls everything; `findings` says what a person should know first, `cautions` what to be careful about.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,6 @@ from sameshot.analysis.job.rows import NOTABLE, rank_rows
 from sameshot.analysis.job.sums import merge_named, sum_devices, sum_parts
 from sameshot.analysis.matching.hosts import host_of
 from sameshot.analysis.matching.match import match_streams
-from sameshot.analysis.matching.rows import collective_rows
 from sameshot.analysis.results import (
     Clocks,
     RankSummary,
@@ -29,9 +28,9 @@ from sameshot.analysis.results import (
 )
 from sameshot.analysis.stats import spread
 from sameshot.analysis.waiting.bandwidth import bandwidth, slow_links
+from sameshot.analysis.waiting.collectives import collective_rows, with_waits
 from sameshot.analysis.waiting.gather import arrivals
 from sameshot.analysis.waiting.moments import costliest
-from sameshot.analysis.waiting.rows import with_waits
 from sameshot.analysis.waiting.stragglers import exposed_waiting, stragglers, waiting, with_causes
 from sameshot.manifest import Manifest
 

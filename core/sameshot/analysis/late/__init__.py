@@ -10,7 +10,7 @@ chance, so one bad moment proves nothing. A rank is named if it is late *step af
     named  ⇔  at least 5 steps were matched
               and median over s of lateness(r, s) ≥ threshold
               and lateness(r, s) ≥ threshold / 2 in at least 4 of 5 steps
-              and one part of its main thread explains it (gloo; see `cause`)
+              and one part of its main thread explains it (gloo; see `waiting.cause`)
               and it was not itself kept waiting in another group: then whoever it waited for is named, if that can be
                   found (GPUs)
 
@@ -18,6 +18,9 @@ chance, so one bad moment proves nothing. A rank is named if it is late *step af
     share     = 20 % for gloo, 5 % for NCCL
     noise     = the other ranks' own ups and downs of lateness from step to step (median absolute deviation)
     floor     = 8 ms for gloo, where the operating system's scheduler delays threads by milliseconds, 0.5 ms for NCCL
+
+`evidence` is lateness per rank and step, `steady` and `moment` are the two ways to be named, `groups` brings several
+groups together, `judge` decides.
 
 The typical rank is the upper median, so up to half of the ranks may be late together and are all named.
 

@@ -1,12 +1,16 @@
-"""What it takes to be named."""
+"""What it takes to be named: the numbers of the rule that the package states."""
 
 from __future__ import annotations
 
 LEAST_STEPS = 5
+STEADY = 0.8  # of the steps, late by half of the threshold
+
+# The threshold is the largest of these three.
 SHARE_OF_STEP = {"gloo": 0.2, "nccl": 0.05}
 TIMES_NOISE = 3
-FLOOR = {"gloo": 8_000_000, "nccl": 500_000}
-STEADY = 0.8
+FLOOR = {"gloo": 8_000_000, "nccl": 500_000}  # ns
+
+# A single moment.
 SHARE_OF_WINDOW = 0.05
 SHARE_OF_WAITING = 0.5
 

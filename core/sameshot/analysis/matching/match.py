@@ -1,17 +1,4 @@
-"""Matched collectives: the same synchronisation seen by every rank, and what each of them waited at it.
-
-    wait_i   = dur_i - min_j dur_j      a rank that came early waits for the last one
-    transfer = min_j dur_j              what the collective itself takes
-
-The rank with the shortest duration came last. Both need no clocks, and both hold for symmetric collectives only.
-
-Groups are what the trace records (name and ranks). Where it records none, streams of the same order on the device are
-compared, and only those whose collectives overlap in time on all ranks are taken for one group.
-
-The clocks of two hosts are never trusted before they were measured. Each pair of hosts is measured once, on the first
-group that is matched by number or by rhythm; other groups of these hosts are then matched under the measured offset.
-Only where no group tells anything the clocks themselves are assumed to agree, and the match says so.
-"""
+"""Every group put together: which streams are compared, under which offsets, and what is matched in the end."""
 
 from __future__ import annotations
 

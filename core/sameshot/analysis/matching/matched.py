@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence as Listing
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -69,7 +69,7 @@ class Matched(msgspec.Struct, frozen=True):
         """Indices of the complete collectives whose durations tell who came last."""
         return np.flatnonzero(self.is_symmetric & self.complete)
 
-    def stream_of(self, ranks: Listing[RankSummary], row: int) -> Stream:
+    def stream_of(self, ranks: Sequence[RankSummary], row: int) -> Stream:
         """The stream of the rank in this row that was matched."""
         key = self.streams[row] if self.streams else self.key
         return next(s for s in ranks[self.ranks[row]].streams if (s.source, s.key) == (self.source, key))

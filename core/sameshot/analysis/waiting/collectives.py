@@ -1,9 +1,9 @@
-"""Rows of the table of collectives."""
+"""Rows of the table of collectives: how many could be matched, and what was waited at them."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence as Listing
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -12,9 +12,10 @@ from sameshot.analysis import names
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.matching.matched import Matched
 from sameshot.analysis.results import CollectiveRow, RankSummary
+from sameshot.analysis.waiting.arrivals import Arrivals
 
 
-def collective_rows(ranks: Listing[RankSummary], matched: Listing[Matched]) -> list[CollectiveRow]:
+def collective_rows(ranks: Sequence[RankSummary], matched: Sequence[Matched]) -> list[CollectiveRow]:
     """One row per stream and signature, and one for those that could not be matched at all."""
     rows, seen = [], set()
     for found in matched:
@@ -37,7 +38,7 @@ def collective_rows(ranks: Listing[RankSummary], matched: Listing[Matched]) -> l
     return sorted(rows, key=lambda row: -(row.wait or 0))
 
 
-def _row(ranks: Listing[RankSummary], found: Matched, signature: str, at: Ints, waits: Ints) -> CollectiveRow:
+def _row(ranks: Sequence[RankSummary], found: Matched, signature: str, at: Ints, waits: Ints) -> CollectiveRow:
     if not len(at):
         return _unmatched(found.key, signature, len(found.ranks), found.unmatched[signature])
     wait, transfer = waits[:, at], found.dur[:, at].min(axis=0)
@@ -79,3 +80,36 @@ def _unmatched(key: str, signature: str, ranks: int, count: int) -> CollectiveRo
         last_arriver=None,
         last_arriver_share=None,
     )
+
+
+def with_waits(
+    rows: Sequence[CollectiveRow], streams: Sequence[Arrivals], labels: Sequence[str]
+) -> list[CollectiveRow]:
+    """Rows of all-to-alls with their waits, where all of them turned out to tell."""
+    told: dict[tuple[str, str], tuple[Arrivals, Ints]] = {}
+    for one in streams:
+        texts = np.asarray([one.found.signatures[i] for i in one.at.tolist()])
+        for text in np.unique(texts).tolist():
+            told[one.found.key, text] = (one, np.flatnonzero(texts == text))
+    found = []
+    for row in rows:
+        known = told.get((row.stream, row.signature))
+        if row.wait is None and known is not None and len(known[1]) == row.matched:
+            one, at = known
+            wait, last = one.wait[:, at], np.bincount(one.last[at], minlength=len(one.found.ranks))
+            transfer = one.dur[:, at].min(axis=0)
+            found.append(
+                msgspec.structs.replace(
+                    row,
+                    wait=int(wait.sum()),
+                    transfer=int(transfer.sum()),
+                    mean_wait=int(wait.mean()),
+                    mean_transfer=int(transfer.mean()),
+                    longest_wait=int(wait.max()),
+                    last_arriver=labels[one.found.ranks[int(last.argmax())]],
+                    last_arriver_share=round(int(last.max()) / len(at), 3),
+                )
+            )
+        else:
+            found.append(row)
+    return sorted(found, key=lambda row: -(row.wait or 0))
