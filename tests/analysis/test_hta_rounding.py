@@ -10,7 +10,7 @@ import pytest
 
 from sameshot.analysis import device
 from sameshot.analysis.frame import Frame, FrameBuilder
-from sameshot.analysis.hta.compat import kernel_type
+from sameshot.analysis.hta.compat.kinds import kernel_type
 from sameshot.analysis.hta.shape import COMMUNICATION, COMPUTATION, MEMORY, OTHER
 from sameshot.analysis.hta.tables import Rounding, part_of, tables_of, write_tables
 from sameshot.analysis.intervals import Spans

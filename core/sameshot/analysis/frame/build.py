@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from sameshot.analysis import names
+from sameshot.analysis.frame.growing import Columns, GrowingTable
 from sameshot.analysis.frame.halves import pairs_of
 from sameshot.analysis.frame.lanes import Lanes, Words, used_codes
 from sameshot.analysis.frame.tables import COLUMNS, Bools, Frame, Messages, Rows
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.names import Cat
-from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, Codes, Dictionaries, event_order
+from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, Codes, Dictionaries
 from sameshot.trace.columns.schema import MESSAGES, Footer, Group
 
 _DEVICE = (Cat.KERNEL, Cat.MEMORY, Cat.SYNC)
@@ -27,8 +28,6 @@ _EXTRA: dict[Cat, tuple[str, ...]] = {
     Cat.RUNTIME: ("correlation", "external_id"),
     **dict.fromkeys(_DEVICE, ("correlation", "external_id", "stream", "device", "bytes", "graph_id")),
 }
-_LEAST_ROOM = 1 << 10
-_Columns = dict[str, Any]
 
 
 class FrameBuilder:
@@ -38,11 +37,11 @@ class FrameBuilder:
     """
 
     def __init__(self) -> None:
-        self._tables: dict[Cat, _Table] = {}
-        self._halves: list[_Columns] = []  # phases B and E, whose pairs are spans
-        self._messages: list[_Columns] = []
+        self._tables: dict[Cat, GrowingTable] = {}
+        self._halves: list[Columns] = []  # phases B and E, whose pairs are spans
+        self._messages: list[Columns] = []
         self._labels: list[tuple[int, int, int]] = []  # event, lane, label
-        self._placed = _Table()
+        self._placed = GrowingTable()
         self._call_sizes: list[tuple[Ints, Ints]] = []  # correlation and bytes of calls that state bytes
         self._words = Words()
         self._lanes = Lanes(self._words.thread)
@@ -64,7 +63,7 @@ class FrameBuilder:
                 columns.update((*_ALWAYS, "pid", "tid", *_EXTRA.get(kind, ())))
                 more = ("bytes",) if kind is Cat.RUNTIME else ("stream",) if kind in _PLACED else ()
                 columns.update(column for column in more if column in group.columns)
-                self._tables.setdefault(kind, _Table()).room += group.rows
+                self._tables.setdefault(kind, GrowingTable()).room += group.rows
         columns.update(column for column in MESSAGES if column in group.columns)
         return columns
 
@@ -121,14 +120,14 @@ class FrameBuilder:
         if len(ts):
             part = self._columns(kind, chunk, rows)
             part["start"], part["end"] = ts, ts + dur
-            self._tables.setdefault(kind, _Table()).add(part)
+            self._tables.setdefault(kind, GrowingTable()).add(part)
             if kind is Cat.RUNTIME and (sized := (size := chunk.bytes[rows]) != MISSING).any():
                 self._call_sizes.append((part["correlation"][sized], size[sized]))
             if kind in _PLACED and (on := (stream := chunk.stream[rows]) != MISSING).any():
                 self._placed.add({**{c: part[c][on] for c in ("start", "end", "name", "event")}, "stream": stream[on]})
 
-    def _columns(self, kind: Cat, chunk: Chunk, rows: Any) -> _Columns:
-        part: _Columns = {
+    def _columns(self, kind: Cat, chunk: Chunk, rows: Any) -> Columns:
+        part: Columns = {
             "name": self._words.name.codes(chunk.name[rows]),
             "event": _events(chunk, rows),
             "lane": self._lanes.of(chunk, rows, on_device=kind in _DEVICE),
@@ -226,7 +225,7 @@ class FrameBuilder:
             if kind in _DEVICE:
                 part["lane"] = halves["row_lane"][rows]
             part["start"], part["end"] = halves["ts"][rows], halves["ts"][end[of_kind]]
-            self._tables.setdefault(kind, _Table()).add(part)
+            self._tables.setdefault(kind, GrowingTable()).add(part)
 
     def _joined_messages(self) -> Messages:
         found = Messages()
@@ -238,37 +237,6 @@ class FrameBuilder:
             column = np.concatenate([part[field] for part in self._messages])[order]
             setattr(found, field, [text[code] for code in column.tolist()] if column.dtype == np.int32 else column)
         return found
-
-
-class _Table:
-    """Rows of one kind, as they come. `room` is how many are expected: memory is touched once, and nothing joined."""
-
-    def __init__(self) -> None:
-        self.room = 0
-        self._size = 0
-        self._columns: _Columns = {}
-
-    def add(self, part: _Columns) -> None:
-        start, stop = self._size, self._size + len(part["start"])
-        if stop > self.room or not self._columns:
-            self.room = max(stop, self.room if not self._columns else self.room * 3 // 2, _LEAST_ROOM)
-            for name, column in part.items():
-                wider = np.empty(self.room, column.dtype)
-                if start:
-                    wider[:start] = self._columns[name][:start]
-                self._columns[name] = wider
-        for name, column in part.items():
-            self._columns[name][start:stop] = column
-        self._size = stop
-
-    def rows(self) -> Rows:
-        """All rows, in order. Call it once."""
-        columns = {name: column[: self._size] for name, column in self._columns.items()}
-        self._columns.clear()
-        if columns and (order := event_order(columns["start"], columns["end"])) is not None:
-            for name in columns:
-                columns[name] = columns[name][order]
-        return Rows(**columns)
 
 
 def _sort_by_name(tables: dict[Cat, Rows], words: list[str]) -> None:
