@@ -1,12 +1,10 @@
-"""One measure of two captures: the difference, and the bound below which it is noise.
+"""One measure of two captures: the difference, and whether it is more than noise.
 
     delta = mean(after) - mean(before)          means, because then the parts of a step add up to the step
-    noise = half the width of the 95 % interval of delta, from resampling the samples of each capture (bootstrap);
-            with fewer than 8 samples on a side Student's, which is wider; with fewer than 4 unknown
 
-Steps of one capture show what varies from step to step. What varies from run to run (another machine, another
-placement) does not show in them: captures of two runs can differ by more than this noise although the program is the
-same.
+What is noise is said in `noise`. Steps of one capture show what varies from step to step. What varies from run to run
+(another machine, another placement) does not show in them: captures of two runs can differ by more than this noise
+although the program is the same.
 """
 
 from __future__ import annotations
@@ -14,21 +12,13 @@ from __future__ import annotations
 import enum
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
+from sameshot.analysis.compare.noise import Floats, bound, of_samples
 from sameshot.analysis.results import CaptureInfo
 from sameshot.analysis.results.common import ns
 
 COMPARISON_SCHEMA = "sameshot.dev/comparison/v1"
 
-Floats = npt.NDArray[np.float64]
-
-LEAST = 4  # samples on each side; fewer say nothing of noise
-_FEW = 8
-_STUDENT = {3: 3.18, 4: 2.78, 5: 2.57, 6: 2.45}  # two-sided 95 %, by the degrees of freedom of the smaller side
-_RESAMPLES = 1000
-_MOST = 2000  # samples that are looked at: more change nothing and cost memory
 _RELEVANT = 0.01  # of a step: smaller differences are real, perhaps, but nobody's problem
 
 
@@ -87,31 +77,16 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         return (*step, *self.parts, *self.waits, *self.ranks, *self.kernels, *self.operators, *self.collectives)
 
 
-def noise_of(before: Floats, after: Floats) -> float | None:
-    """Half the width of the 95 % interval of mean(after) - mean(before); None where that can't be known."""
-    fewest = min(len(before), len(after))
-    if fewest < LEAST:
-        return None
-    if fewest < _FEW:
-        variance = before.var(ddof=1) / len(before) + after.var(ddof=1) / len(after)
-        return _STUDENT[fewest - 1] * float(np.sqrt(variance))
-    random = np.random.default_rng(0)  # the same files give the same report
+def change(
+    measure: str, where: str, per: str, before: Floats, after: Floats, *, relevant: float, tests: int = 1
+) -> Change:
+    """Compare two series of samples, in ns, of which `tests` such pairs are looked at.
 
-    def resampled(values: Floats) -> Floats:
-        values = values[:: max(1, -(-len(values) // _MOST))]
-        means: Floats = values[random.integers(0, len(values), (_RESAMPLES, len(values)), dtype=np.int32)].mean(axis=1)
-        return means
-
-    low, high = np.percentile(resampled(after) - resampled(before), (2.5, 97.5))
-    return float(high - low) / 2
-
-
-def change(measure: str, where: str, per: str, before: Floats, after: Floats, *, relevant: float) -> Change:
-    """Compare two sets of samples, in ns. `relevant` (ns): smaller differences are SAME whatever the noise."""
+    `relevant` (ns): smaller differences are SAME whatever the noise.
+    """
+    noise = bound(of_samples(before), of_samples(after), tests)
     samples = len(before), len(after)
-    return settled(
-        measure, where, per, float(before.mean()), float(after.mean()), noise_of(before, after), samples, relevant
-    )
+    return settled(measure, where, per, float(before.mean()), float(after.mean()), noise, samples, relevant)
 
 
 def settled(

@@ -10,7 +10,8 @@ import numpy as np
 
 import sameshot
 from sameshot.analysis.compare import samples
-from sameshot.analysis.compare.change import LEAST, Change, Comparison, Outcome, change, relevant_ns, settled
+from sameshot.analysis.compare.change import Change, Comparison, Outcome, change, relevant_ns, settled
+from sameshot.analysis.compare.noise import LEAST, MeanOf, bound
 from sameshot.analysis.compare.samples import (
     DEVICE_PARTS,
     Named,
@@ -24,8 +25,8 @@ from sameshot.analysis.results import CollectiveRow, Part, RankSummary, Spread, 
 from sameshot.analysis.text import count, ms, percent
 
 _MOST_ROWS = 50
-_Z95 = 1.96
 _P10_TO_P90 = 2.563  # in σ of a normal distribution
+_MEDIAN = 1.2533  # standard error of a median, in those of a mean
 _TOLD = 4  # changes that a sentence names
 
 DEVICE_WORDS = {
@@ -76,15 +77,16 @@ def _largest(changes: Iterable[Change]) -> tuple[Change, ...]:
 
 
 def _parts(
-    where: str, before: Sequence[RankSummary], after: Sequence[RankSummary], relevant: float
+    where: str, before: Sequence[RankSummary], after: Sequence[RankSummary], relevant: float, tables: int = 1
 ) -> Iterator[Change]:
-    """Where the time of a step goes, on the main thread and on the devices."""
+    """Where the time of a step goes, on the main thread and on the devices; one of so many such tables."""
     measures = [(f"main thread {PART_WORDS[part]}", part_per_step(part)) for part in Part]
     measures += [(DEVICE_WORDS[name], device_per_step(name)) for name in DEVICE_PARTS]
+    tests = tables * len(measures)
     for name, value in measures:
         was, now = over_steps(before, value), over_steps(after, value)
         if len(was) and len(now) and (was.any() or now.any()):
-            yield change(name, where, "step", was, now, relevant=relevant)
+            yield change(name, where, "step", was, now, relevant=relevant, tests=tests)
 
 
 def _waits(before: Side, after: Side, relevant: float) -> Iterator[Change]:
@@ -96,22 +98,28 @@ def _waits(before: Side, after: Side, relevant: float) -> Iterator[Change]:
     felt = [[w.felt_per_step for rank in side.stepped if (w := rank.data_wait) and w.felt_per_step] for side in sides]
     if all(felt):
         yield _of_spreads("data wait that the GPU felt", felt[0], felt[1], relevant)
-    bound = [
+    held = [
         [rank.host_bound.total / side.steps_done([rank]) for rank in side.stepped if rank.host_bound] for side in sides
     ]
-    if all(bound):
-        was, now = (np.asarray(values, dtype=np.float64) for values in bound)
-        yield change("GPU waits for the launching thread", "per rank", "step", was, now, relevant=relevant)
+    if all(held):
+        was, now = (float(np.mean(values)) for values in held)
+        counts = len(held[0]), len(held[1])  # ranks: how they differ says nothing of how a step does
+        yield settled("GPU waits for the launching thread", "per rank", "step", was, now, None, counts, relevant)
 
 
 def _of_spreads(measure: str, before: Sequence[Spread], after: Sequence[Spread], relevant: float) -> Change:
-    """Medians, averaged over ranks; σ of a step's value from the distance of its 10th and 90th percentile."""
-    centres, variances, counts = [], [], []
+    """Medians, averaged over ranks; σ of a step's value from the distance of its 10th and 90th percentile.
+
+    Ranks that train together feel the same steps: more of them make the average no surer.
+    """
+    centres, means, counts = [], [], []
     for spreads in (before, after):
+        steps = min(one.count for one in spreads)
+        variance = float(np.mean([((one.p90 - one.p10) / _P10_TO_P90) ** 2 for one in spreads]))
         centres.append(float(np.mean([one.median for one in spreads])))
-        counts.append(min(one.count for one in spreads))
-        variances.append(float(np.mean([((one.p90 - one.p10) / _P10_TO_P90) ** 2 for one in spreads])) / counts[-1])
-    noise = _Z95 * float(np.sqrt(sum(variances))) if min(counts) >= LEAST else None
+        means.append(MeanOf(_MEDIAN**2 * variance / steps, steps) if steps >= LEAST else None)
+        counts.append(steps)
+    noise = bound(means[0], means[1])
     return settled(measure, "per rank", "step", centres[0], centres[1], noise, (counts[0], counts[1]), relevant)
 
 
@@ -121,7 +129,7 @@ def _ranks(before: Side, after: Side, relevant: float) -> Iterator[Change]:
     for rank in after.stepped:
         known = earlier.get(rank.identity.rank) if rank.identity.rank is not None else None
         if known is not None and len(earlier) > 1:
-            for one in _parts(rank.label, [known], [rank], relevant):
+            for one in _parts(rank.label, [known], [rank], relevant, tables=len(after.stepped)):
                 if one.outcome in (Outcome.SLOWER, Outcome.FASTER):
                     yield one
 
@@ -131,9 +139,12 @@ def _named(
 ) -> tuple[tuple[Change, ...], tuple[str, ...], tuple[str, ...]]:
     """Kernels or operators per step and rank; those that only one side has are named apart.
 
-    The noise of a sum of n durations is that of its count of durations: 1.96 σ √n, of both sides.
+    Of single calls only the spread is known, not in which step they were. Calls of one step, on all ranks, may vary
+    together (a large batch is large for all of them), so only steps are counted as independent: the variance of a
+    step's time is that of its c calls if they all vary alike, (c σ)².
     """
     was, now = of(before), of(after)
+    tests = len(was.keys() & now.keys())
     steps = [side.steps_done() for side in (before, after)]
     if not all(steps):
         return (), (), ()
@@ -141,13 +152,16 @@ def _named(
     def per_step(named: Named, side: int) -> float:
         return named.total / steps[side]
 
+    def mean_of(named: Named, side: int) -> MeanOf | None:
+        own = (before, after)[side]
+        rounds = steps[side] / len(own.stepped)  # steps of one rank
+        if named.variance is None or rounds < LEAST:
+            return None
+        return MeanOf((named.count / steps[side]) ** 2 * named.variance / rounds, rounds)
+
     changes = []
     for name in was.keys() & now.keys():
-        noise = None
-        if (spread := was[name].variance) is not None and (other := now[name].variance) is not None:
-            noise = _Z95 * float(
-                np.sqrt(spread * was[name].count) / steps[0] + np.sqrt(other * now[name].count) / steps[1]
-            )
+        noise = bound(mean_of(was[name], 0), mean_of(now[name], 1), tests)
         sides = per_step(was[name], 0), per_step(now[name], 1)
         changes.append(settled(measure, name, "step", *sides, noise, (was[name].count, now[name].count), relevant / 2))
 
@@ -184,6 +198,11 @@ def _warnings(before: Side, after: Side) -> Iterator[str]:
             yield (
                 f"The {what} capture lacks {', '.join(summary.missing_ranks)}: it rests on "
                 f"{count(summary.analysed_ranks, 'rank')} of {summary.expected_ranks}."
+            )
+        if 0 < len(side.stepped) < len(side.ranks):
+            yield (
+                f"No steps could be recognised on {len(side.ranks) - len(side.stepped)} of "
+                f"{count(len(side.ranks), 'rank')} of the {what} capture: they are left out."
             )
         if not side.stepped:
             yield f"No training steps could be recognised in the {what} capture, so nothing is compared per step."

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 import msgspec
 import numpy as np
 
-from sameshot.analysis.compare.change import Floats
+from sameshot.analysis.compare.noise import LEAST, Floats
 from sameshot.analysis.device.kernels import OTHERS
 from sameshot.analysis.results import KernelRow, NamedTime, Part, RankSummary, Summary
 
@@ -63,7 +63,7 @@ def device_per_step(name: str) -> Callable[[RankSummary], list[int]]:
 
 
 class Named(msgspec.Struct, frozen=True):
-    """One kernel or operator over all ranks of a capture, in ns."""
+    """One kernel or operator over all ranks with steps of a capture, in ns."""
 
     count: int
     total: float
@@ -77,7 +77,7 @@ def kernels(side: Side) -> dict[str, Named]:
     """Kernels by name, summed over ranks. Only each rank's largest are known: what is not here may be among its others,
     and those of two captures are not the same kernels."""
     rows: defaultdict[str, list[KernelRow]] = defaultdict(list)
-    for rank in side.ranks:
+    for rank in side.stepped:
         for row in rank.kernel_rows:
             if row.name != OTHERS:
                 rows[row.name].append(row)
@@ -86,14 +86,15 @@ def kernels(side: Side) -> dict[str, Named]:
         count = sum(row.count for row in group)
         total = float(sum(row.total for row in group))
         square = sum(row.count * (float(row.deviation) ** 2 + float(row.mean) ** 2) for row in group)
-        found[name] = Named(count, total, max(square / count - (total / count) ** 2, 0.0))
+        spread = max(square / count - (total / count) ** 2, 0.0)
+        found[name] = Named(count, total, spread if count >= LEAST else None)
     return found
 
 
 def operators(side: Side) -> dict[str, Named]:
     """Operators by name, self time, summed over ranks. Only each rank's largest are known."""
     rows: defaultdict[str, list[NamedTime]] = defaultdict(list)
-    for rank in side.ranks:
+    for rank in side.stepped:
         for row in rank.operators:
             rows[row.name].append(row)
     return {
