@@ -103,6 +103,33 @@ def test_arrows_of_different_ranks_are_never_joined(folder: Path, tmp_path: Path
         assert [phase for _, phase in ends] == ["s", "f"]
 
 
+def test_what_a_window_cuts_through_is_kept_whole_and_a_missing_duration_stays_missing(tmp_path: Path) -> None:
+    def event(phase: str, name: str, at_ms: float, **more: Any) -> dict[str, Any]:
+        return {"ph": phase, "name": name, "cat": "cpu_op", "pid": 5, "tid": 5, "ts": at_ms * 1000, **more}
+
+    files = []
+    for rank in range(2):
+        events = [
+            event("X", "first", 0, dur=10.0),
+            event("B", "around", 50),
+            event("E", "around", 350),
+            event("b", "async", 60, id=3),
+            event("e", "async", 340, id=3),
+            event("X", "open", 150, dur=None),
+            event("X", "late", 390, dur=10.0),
+        ]
+        path = tmp_path / f"{rank}.json"
+        path.write_text(json.dumps({"traceEvents": events, "host_name": "one", "traceName": str(rank)}))
+        files.append(f"{rank}={path}")
+    assert invoke(["manifest", "create", "--out", str(tmp_path / "capture"), *files]) == 0
+    _, found = merged(tmp_path / "capture", tmp_path, window_ns=(100 * MS, 200 * MS))
+    kept = Counter(one["name"] for one in found if one["pid"] // 1_000_000 == 1 and one["ph"] != "M")
+    assert kept == {"around": 2, "async": 2, "open": 1}
+    assert [one["dur"] for one in found if one["name"] == "open"] == [None, None]
+    ids = {one["pid"] // 1_000_000: one["id"] for one in found if one["name"] == "async"}
+    assert len(set(ids.values())) == 2  # of two ranks, never joined
+
+
 def test_a_window_and_a_choice_of_ranks_leave_the_rest_out(folder: Path, tmp_path: Path) -> None:
     whole, _ = merged(folder, tmp_path)
     found, events = merged(folder, tmp_path, ranks=[1, 3], window_ns=(100 * MS, 200 * MS))

@@ -14,7 +14,8 @@ from sameshot.manifest import Target
 from sameshot.trace.window import to_ns
 
 _NOT_EVENTS_OF_TIME = frozenset({"M"})
-_FLOWS = frozenset({"s", "t", "f"})
+_JOINED = frozenset("stfbne")  # flows and async spans: what states the same id belongs together
+_HALVES = frozenset("BEbe")  # which half lies in a window is no matter: both are kept
 _TRACKS = 1_000_000  # pids per rank: far more than processes and devices in a trace
 _ENCODE = msgspec.json.Encoder()
 
@@ -143,15 +144,16 @@ class RankWriter:
             self._left_out += 1  # nowhere to draw it
             return False
         begin = self._relative_ns(self.base_ns + at)
-        length = max(to_ns(event.get("dur")) or 0, 0)
-        if not self._wanted(begin, begin + length):
+        stated = to_ns(event.get("dur"))
+        length = max(stated or 0, 0)
+        if phase not in _HALVES and not self._wanted(begin, begin + length):
             self._left_out += 1
             return False
         event["ts"] = begin / 1000
-        if "dur" in event:
+        if stated is not None:
             event["dur"] = length / 1000
         event["pid"] = self._pid(event.get("pid"))
-        if phase in _FLOWS and "id" in event:
+        if phase in _JOINED and "id" in event:
             key = msgspec.json.encode((event.get("cat"), event["id"]))
             if key not in self._flows:
                 self._flows[key] = self._writer.flow()
