@@ -91,6 +91,17 @@ def test_hta_takes_a_waiting_stream_for_computation(tmp_path: Path) -> None:
     assert times(row) == (50, 20, 0, 70)
 
 
+def test_hta_takes_a_wait_of_mtia_for_work(tmp_path: Path) -> None:
+    """All that MTIA's command processors do is in one category."""
+    events = [kernel(0, 10, "fc"), kernel(10, 50, "event_wait", correlation=5), kernel(60, 10, "fc")]
+    events = [event | {"cat": "mtia_ccp_events"} for event in events]
+    found = {rounding: tables(tmp_path, rounding, events) for rounding in Rounding}
+    assert times(found[HTA]["temporal_breakdown"][0]) == (0, 70, 0, 70)
+    assert times(found[EXACT]["temporal_breakdown"][0]) == (50, 20, 0, 70)
+    idle = {rounding: sum(row["idle_time"] for row in found[rounding]["idle_time_breakdown"]) for rounding in Rounding}
+    assert idle == {HTA: 0, EXACT: 50}
+
+
 @pytest.mark.parametrize("stored", [False, True])
 def test_hta_takes_a_host_operator_that_states_a_stream_for_computation(tmp_path: Path, stored: bool) -> None:
     """As torch records Inductor's Triton kernels on the host: an operator with `stream`, and a kernel below it."""
