@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from sameshot.cli.bars import bar
 from sameshot.cli.options import Output, OutputOption, WorkersOption, print_json
-from sameshot.cli.tables import console
+from sameshot.cli.tables import say
 
 
 class Engine(enum.StrEnum):
@@ -68,8 +67,7 @@ def analyze(
     if output is Output.JSON:
         print_json(summary)
     else:
-        screen = console()
         for line in headline(summary):
-            screen.print(Text(line), soft_wrap=True)
-        screen.print(Text(f"report: {out / 'report.html'}, numbers: {out / 'summary.json'}"), soft_wrap=True)
+            say(line)
+        say(f"report: {out / 'report.html'}, numbers: {out / 'summary.json'}")
     raise typer.Exit(3 if summary.missing else 0)

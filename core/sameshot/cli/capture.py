@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import enum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sameshot.api.views import CaptureView
 from sameshot.cli.options import (
     AddressOption,
     CaptureArgument,
@@ -19,11 +18,12 @@ from sameshot.cli.options import (
     milliseconds,
     print_json,
 )
-from sameshot.cli.progress import exit_code, follow, print_result
 from sameshot.cli.tables import console, table
-from sameshot.client import Client, connect
 from sameshot.errors import SameshotError, UsageError
-from sameshot.model import CaptureSpec
+
+if TYPE_CHECKING:  # the client brings grpc and asyncio: whoever only asks for help does not pay for it
+    from sameshot.api.views import CaptureView
+    from sameshot.client import Client
 
 # After Ctrl-C a cancelled capture gets this long to say what it kept.
 CANCEL_WAIT_S = 10.0
@@ -63,6 +63,9 @@ def capture(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Record a window on every rank of a running job, now. With --wait, Ctrl-C cancels it."""
+    from sameshot.cli.progress import exit_code, print_result
+    from sameshot.model import CaptureSpec
+
     spec = CaptureSpec.of(
         {
             "duration_ms": milliseconds(duration),
@@ -94,6 +97,8 @@ def watch(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Follow a capture until it has ended. Ctrl-C stops watching; the capture goes on."""
+    from sameshot.cli.progress import exit_code, follow, print_result
+
     with dial(address, job) as client:
         _one_of(capture_id, key)
         updates = client.watch(capture_id, request_key=key)
@@ -152,6 +157,8 @@ def captures(address: AddressOption = "local", job: JobOption = None, output: Ou
 
 def dial(address: str, job: str | None) -> Client:
     """The coordinator that the options name. A job name only means something on this machine."""
+    from sameshot.client import connect
+
     if job is None:
         return connect(address)
     if address != "local":
@@ -165,6 +172,8 @@ def _one_of(capture_id: str | None, key: str | None) -> None:
 
 
 def _wait_or_cancel(client: Client, view: CaptureView, output: Output) -> CaptureView:
+    from sameshot.cli.progress import follow
+
     try:
         return _last(follow(client.watch(view.capture_id), console(quiet=output is Output.JSON)))
     except KeyboardInterrupt:

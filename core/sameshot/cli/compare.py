@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from sameshot.cli.options import Output, OutputOption, print_json
-from sameshot.cli.tables import console
+from sameshot.cli.tables import say
 
 
 def register(app: typer.Typer) -> None:
@@ -40,13 +39,10 @@ def compare(
     if output is Output.JSON:
         print_json(found)
     else:
-        screen = console()
         for line in found.sentences:
-            screen.print(Text(line), soft_wrap=True)
+            say(line)
         for line in found.warnings:
-            screen.print(Text(f"note: {line}"), soft_wrap=True)
+            say(f"note: {line}")
         if out is not None:
-            screen.print(
-                Text(f"comparison: {out / 'comparison.html'}, numbers: {out / 'comparison.json'}"), soft_wrap=True
-            )
+            say(f"comparison: {out / 'comparison.html'}, numbers: {out / 'comparison.json'}")
     raise typer.Exit(3 if found.incomplete else 0)

@@ -12,20 +12,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from sameshot.cli.options import milliseconds
-from sameshot.cli.progress import exit_code, follow, print_result
 from sameshot.cli.tables import console
 from sameshot.errors import SameshotError, UsageError
-from sameshot.local.demo.job import DemoJob, JobShape
-from sameshot.local.run import LocalRun, LocalSetup
 from sameshot.model import Activity, CaptureSpec
 from sameshot.profiler.daemon import BackendName
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sameshot.analysis.results import Summary
+    from sameshot.local.demo.job import DemoJob
+    from sameshot.local.run import LocalRun
 
 SETTLED_STEPS = 40  # after this many the caches are warm and the first capture says something
 SLOW_STEPS = 20  # of the slowed-down job before the second capture
@@ -62,6 +61,9 @@ def demo(
     ] = False,
 ) -> None:
     """Capture a real distributed job twice, and find the rank that was slowed down in between."""
+    from sameshot.local.demo.job import DemoJob, JobShape
+    from sameshot.local.run import LocalRun, LocalSetup
+
     shape = JobShape(nodes, ranks_per_node, loader_workers, width)
     if slow_rank >= shape.world_size:
         raise UsageError(f"--slow-rank {slow_rank} is not one of the {shape.world_size} ranks.")
@@ -117,7 +119,10 @@ def _clear(out: Path) -> None:
 
 
 def _capture(local: LocalRun, spec: CaptureSpec, out: Path, screen: Console) -> Summary:
+    from rich.text import Text
+
     from sameshot.analysis import analyze, headline
+    from sameshot.cli.progress import exit_code, follow, print_result
 
     with local.client() as client:
         asked = time.monotonic()
@@ -155,4 +160,6 @@ def _hold(job: DemoJob, screen: Console) -> None:
 
 
 def _say(screen: Console, text: str) -> None:
+    from rich.text import Text
+
     screen.print(Text(f"● {text}", style="cyan"), soft_wrap=True)

@@ -6,15 +6,10 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from sameshot.cli.options import JobOption, Output, OutputOption, print_json
 from sameshot.cli.tables import console
-from sameshot.client.local import jobs as running_jobs
 from sameshot.errors import NoSuchJob
-from sameshot.local.doctor import Verdict, examine
-
-_STYLE = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +28,12 @@ def doctor(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Try what a capture needs on this machine. Exit code 1 when something would fail."""
+    from rich.text import Text
+
+    from sameshot.client.local import jobs as running_jobs
+    from sameshot.local.doctor import Verdict, examine
+
+    style = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
     jobs = [info for info in running_jobs({}) if job in (None, info.job.name)]
     if job is not None and not jobs:
         raise NoSuchJob(f"No armed job named {job!r} runs on this machine; see `sameshot jobs`.")
@@ -42,7 +43,7 @@ def doctor(
         findings.append(finding)
         screen.print(
             Text.assemble(
-                (f"{finding.verdict.value:>8}", _STYLE[finding.verdict]), f"  {finding.check}: ", finding.detail
+                (f"{finding.verdict.value:>8}", style[finding.verdict]), f"  {finding.check}: ", finding.detail
             ),
             soft_wrap=True,
         )

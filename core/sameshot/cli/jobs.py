@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sameshot.cli.capture import dial
 from sameshot.cli.options import AddressOption, JobOption, Output, OutputOption, pairs, print_json
 from sameshot.cli.tables import console, table
-from sameshot.client.local import jobs as running_jobs
-from sameshot.model import Worker
+
+if TYPE_CHECKING:
+    from sameshot.model import Worker
 
 
 def register(app: typer.Typer) -> None:
@@ -24,6 +25,8 @@ def jobs(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """List the armed jobs that run on this machine."""
+    from sameshot.client.local import jobs as running_jobs
+
     found = running_jobs(pairs(label or [], "label"))
     if output is Output.JSON:
         print_json(found)

@@ -6,26 +6,54 @@ Exit codes: 0 fully succeeded, 1 other error, 2 usage, 3 partial, 4 failed, 5 ca
 
 from __future__ import annotations
 
+import importlib
 import signal
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
 
 import sameshot
-from sameshot.cli import analyze, capture, compare, demo, doctor, jobs, manifest, merge, run, services
 from sameshot.errors import SameshotError
 
-app = typer.Typer(
-    name="sameshot",
-    help="On-demand profiling for distributed PyTorch training: a few seconds of traces from every rank, now.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Start with: sameshot run -- torchrun --nproc-per-node 2 train.py, then in another terminal: "
-    "sameshot capture --duration 2s --wait",
-)
+COMMANDS = {
+    "run": "run",
+    "jobs": "jobs",
+    "workers": "jobs",
+    "capture": "capture",
+    "watch": "capture",
+    "cancel": "capture",
+    "captures": "capture",
+    "manifest": "manifest",
+    "analyze": "analyze",
+    "compare": "compare",
+    "merge": "merge",
+    "doctor": "doctor",
+    "demo": "demo",
+    "agent": "services",
+    "coordinator": "services",
+}
+"""Each command and the module of `sameshot.cli` that has it: a command costs its own imports and no other's."""
+
+
+def application(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The command line: with all commands, or with no more than the module of the one that `arguments` begin with."""
+    app = typer.Typer(
+        name="sameshot",
+        help="On-demand profiling for distributed PyTorch training: a few seconds of traces from every rank, now.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="Start with: sameshot run -- torchrun --nproc-per-node 2 train.py, then in another terminal: "
+        "sameshot capture --duration 2s --wait",
+    )
+    app.callback()(_root)
+    wanted = COMMANDS.get(arguments[0]) if arguments else None
+    for name in dict.fromkeys(COMMANDS.values()) if wanted is None else (wanted,):
+        importlib.import_module(f"sameshot.cli.{name}").register(app)
+    return app
 
 
 def _version(wanted: bool) -> None:
@@ -34,15 +62,10 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     _: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
     pass
-
-
-for module in (run, jobs, capture, manifest, analyze, compare, merge, doctor, demo, services):
-    module.register(app)
 
 
 # Newer versions of typer carry their own click; its public names lead to the right base class either way.
@@ -71,7 +94,7 @@ def main() -> None:
 def invoke(arguments: list[str]) -> int:
     """Run one command line; returns the exit code and prints errors to standard error."""
     try:
-        result = app(args=arguments, standalone_mode=False)
+        result = application(arguments)(args=arguments, standalone_mode=False)
     except _ClickException as error:
         error.show()
         return error.exit_code

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from sameshot.cli.bars import bar
 from sameshot.cli.options import Output, OutputOption, WorkersOption, print_json
-from sameshot.cli.tables import console
+from sameshot.cli.tables import say
 from sameshot.errors import UsageError
 from sameshot.model import Outcome
 
@@ -125,11 +124,6 @@ def _import(request: Import, workers: int | None) -> Imported:
 
 
 def _show(imported: Imported) -> None:
-    screen = console()
-
-    def say(line: str) -> None:
-        screen.print(Text(line), soft_wrap=True)
-
     manifest = imported.manifest
     broken = [target for target in manifest.targets if target.failure is not None and target.failure.raw is not None]
     for target in broken[:_MOST_NAMED]:
@@ -229,17 +223,10 @@ def verify(
     if output is Output.JSON:
         print_json({"uri": report.uri, "ok": not report.failed, "targets": report.targets})
     else:
-        screen = console()
         for target in report.targets:
             rank = "?" if target.rank is None else target.rank
             problems = "; ".join(target.problems)
-            screen.print(
-                Text(
-                    f"rank {rank} ({target.target_id}): "
-                    + (problems or f"ok, {target.files} files, {target.size} bytes")
-                ),
-                soft_wrap=True,
-            )
+            say(f"rank {rank} ({target.target_id}): " + (problems or f"ok, {target.files} files, {target.size} bytes"))
         bad = len(report.failed)
-        screen.print(f"{len(report.targets)} targets, {bad} with problems" if bad else "all files are as stated")
+        say(f"{len(report.targets)} targets, {bad} with problems" if bad else "all files are as stated")
     raise typer.Exit(4 if report.failed else 0)

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from sameshot.cli.options import Output, OutputOption, milliseconds, print_json, rank_list
-from sameshot.cli.tables import console
+from sameshot.cli.tables import say
 
 
 def register(app: typer.Typer) -> None:
@@ -42,7 +41,6 @@ def merge(
     if output is Output.JSON:
         print_json(found)
         return
-    screen = console()
     for part in found.parts:
-        screen.print(Text(f"{part.label}: {part.events} events, {part.clock}"), soft_wrap=True)
-    screen.print(Text(f"{found.path}: open it in ui.perfetto.dev"), soft_wrap=True)
+        say(f"{part.label}: {part.events} events, {part.clock}")
+    say(f"{found.path}: open it in ui.perfetto.dev")

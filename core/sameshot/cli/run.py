@@ -10,17 +10,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
 from sameshot.cli.options import pairs
 from sameshot.errors import UsageError
-from sameshot.local.arming import command_path
-from sameshot.local.run import LocalRun, LocalSetup
 from sameshot.model import CapturePolicy
 from sameshot.profiler.daemon import BackendName
+
+if TYPE_CHECKING:  # what a job needs is heavy: whoever only asks for help does not pay for it
+    from sameshot.local.run import LocalRun
 
 # After the command ended, traces that are still being verified or archived get this long.
 SETTLE_S = 120.0
@@ -66,6 +67,8 @@ def run(
     ] = True,
 ) -> None:
     """Run a training command so that it can be captured at any time. Its exit code is returned unchanged."""
+    from sameshot.local.run import LocalRun, LocalSetup
+
     setup = LocalSetup(
         name=name or name_of(command),
         archive=resolved(archive),
@@ -95,6 +98,8 @@ def _warn(text: str) -> None:
 
 
 def _train(local: LocalRun, command: list[str]) -> int:
+    from sameshot.local.arming import command_path
+
     environment = local.environment()
     environment["PATH"] = command_path(environment)
     try:

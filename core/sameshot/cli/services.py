@@ -5,7 +5,6 @@ The heavy imports stay inside the commands: `sameshot --help` and the client's c
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -120,6 +119,8 @@ def _serve(service: Coroutine[Any, Any, None], end_with_stdin: bool) -> None:
     if end_with_stdin:
         # A thread that may stay in its read for ever must not keep the process alive: daemon.
         threading.Thread(target=_end_at_eof, daemon=True).start()
+    import asyncio
+
     asyncio.run(service)
 
 

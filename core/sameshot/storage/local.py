@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import hashlib
@@ -96,6 +95,8 @@ class LocalBackend:
                     yield (Path(where) / name).relative_to(self._root).as_posix()
 
     async def _run(self, what: str, deadline_s: float, work: Callable[[], _T]) -> _T:
+        import asyncio  # as in retrying
+
         async def in_thread() -> _T:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 

@@ -6,15 +6,15 @@ A process costs its start and its imports, about a second of CPU, so the caller 
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sameshot.errors import SameshotError
+
+if TYPE_CHECKING:  # most captures are read in one process
+    from concurrent.futures import ProcessPoolExecutor
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
@@ -35,6 +35,10 @@ def in_processes(
     `work` and the jobs must be importable and picklable. Closing the iterator, or any exception, ends the processes at
     once. Raises WorkerKilled naming what was being read when a process died.
     """
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from concurrent.futures.process import BrokenProcessPool
+
     # spawn: a fork of a process with threads (gRPC, object stores) may hang.
     context = multiprocessing.get_context("spawn")
     progress = context.RawArray("b", [_WAITING] * len(jobs))

@@ -1,0 +1,58 @@
+"""Starting the command line costs no more than the command needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from sameshot.cli.main import COMMANDS, application
+
+HEAVY = ("numpy", "pyarrow", "grpc", "torch", "pandas", "jinja2", "asyncio", "multiprocessing", "rich.console")
+
+
+def brought_in(code: str) -> set[str]:
+    """Which heavy modules a fresh interpreter has after it ran `code`."""
+    code = (
+        f"import sys\n{code}\nprint('loaded:', *[name for name in {HEAVY!r} if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(done.stderr.rpartition("loaded:")[2].split())
+
+
+def command_names(arguments: list[str]) -> set[str]:
+    app = application(arguments)
+    assert all(command.callback is not None for command in app.registered_commands)
+    found = {command.name or command.callback.__name__ for command in app.registered_commands if command.callback}
+    return found | {group.name for group in app.registered_groups if group.name}
+
+
+def test_the_command_line_itself_is_light() -> None:
+    assert brought_in("import sameshot.cli.main") == set()
+
+
+def test_asking_for_help_of_any_command_loads_neither_capture_nor_analysis() -> None:
+    drawn = {"rich.console"}  # help is drawn with it
+    assert brought_in("from sameshot.cli.main import invoke; invoke(['--help'])") <= drawn
+    assert brought_in("from sameshot.cli.main import invoke; invoke(['analyze', '--help'])") <= drawn
+
+
+def test_analysis_loads_nothing_of_capture() -> None:
+    unused = brought_in("from sameshot.cli.main import invoke; assert invoke(['analyze', '/nowhere/at/all']) == 5")
+    assert unused.isdisjoint({"grpc", "torch", "pandas", "asyncio", "rich.console"})
+
+
+def test_every_command_is_found_both_among_all_and_alone() -> None:
+    assert command_names([]) == set(COMMANDS) == command_names(["no such command"])
+    for name in COMMANDS:
+        alone = command_names([name])
+        assert name in alone
+        assert alone == {other for other, module in COMMANDS.items() if module == COMMANDS[name]}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_can_say_what_it_does(name: str) -> None:
+    # In a process of its own: imports that one command makes must not hide what another lacks.
+    code = f"from sameshot.cli.main import invoke; raise SystemExit(invoke([{name!r}, '--help']))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
