@@ -16,7 +16,7 @@ from gloo_job import FETCH, span
 from sameshot.analysis.frame import FrameBuilder
 from sameshot.analysis.host import main_thread
 from sameshot.analysis.host.data_wait import find_fetches
-from sameshot.analysis.host.steps import Host, Mark, find_steps, infer_steps
+from sameshot.analysis.host.steps import MainThread, Mark, find_steps, infer_steps
 from sameshot.analysis.intervals import EMPTY
 from sameshot.analysis.results import Confidence, StepMethod, Steps
 from sameshot.trace.columns.build import ColumnBuilder
@@ -39,7 +39,7 @@ def steps(found: list[Mark], backward: list[int] | None = None, every: int = 10)
     last = max((end for _, end, _ in found), default=0)
     start = np.arange(50, last, every, dtype=np.int64)
     fetch = np.asarray(sorted(backward or []), dtype=np.int64) - 1
-    return infer_steps(Host(sorted(found), start, np.zeros_like(start), fetch + 1, 50, fetch))
+    return infer_steps(MainThread(sorted(found), start, np.zeros_like(start), fetch + 1, 50, fetch))
 
 
 def test_the_ends_of_optimizer_steps_are_the_edges() -> None:

@@ -12,7 +12,7 @@ or, fanned out by a workflow engine:
 Where things are, in the order in which they work:
 
     run, load       reading and writing: verified traces in, summaries and reports out
-    frame/          one trace as tables, one per kind of event (`names` knows what events are called)
+    frame/          one trace as tables, one per kind of event (`names/`: what events are called)
     rank            map: what one rank did, from
       host/           its main thread: parts, steps, data wait, pauses
       device/         its GPUs: kernels, copies, launches, idle time
@@ -23,7 +23,7 @@ Where things are, in the order in which they work:
       waiting/        who came last to each, what that cost, and why
       late/           which rank is late
     results/        every value that map returns or reduce makes
-    report/         the page; compare/ two captures; hta/ HTA's analyses; merged: all ranks as one trace
+    report/         the page; compare/ two captures; hta/ HTA's analyses; merged/ all ranks as one trace
 
 `intervals`, `nesting`, `stats`, `text` and `files` are tools that know nothing of training.
 """

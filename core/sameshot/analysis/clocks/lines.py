@@ -60,8 +60,8 @@ def lines_of(one: Matched, begins: Ints, of_rank: Ints) -> GroupLines | None:
         by_host = by_rank[np.argsort(host_row)]
         strays = (index, np.zeros(len(index)))
     else:
-        by_host = np.stack([median_of(by_rank[host_row == h], axis=0) for h in range(len(hosts))])
-        strays = (index, median_of(by_rank - by_host[host_row], axis=1))
+        by_host = np.stack([_median(by_rank[host_row == h], axis=0) for h in range(len(hosts))])
+        strays = (index, _median(by_rank - by_host[host_row], axis=1))
     # Every host against the one with most records, then all against the typical end of each collective.
     most = int(np.isfinite(by_host).sum(axis=1).argmax())
     against = by_host - by_host[most]
@@ -69,20 +69,20 @@ def lines_of(one: Matched, begins: Ints, of_rank: Ints) -> GroupLines | None:
     if enough.sum() < 2:
         return None
     hosts, by_host, against = hosts[enough], by_host[enough], against[enough]
-    time = median_of(by_host - median_of(against, axis=1)[:, None], axis=0)
+    time = _median(by_host - _median(against, axis=1)[:, None], axis=0)
     both = np.isfinite(by_host).sum(axis=0) > 1
     time, by_host = time[both], by_host[:, both]
     if (np.isfinite(by_host).sum(axis=1) < _LEAST_POINTS).any():
         return None
     # The median of few hosts is one of them, whose own noise would then be invisible: from there to a robust mean.
-    line = fitted(time, by_host - time, float(time.mean()))
+    line = _fit(time, by_host - time, float(time.mean()))
     for _ in range(2):
         off = by_host - time - line.value[:, None] - line.slope[:, None] * (time - line.at)
         known = np.isfinite(off)
         scale = _BISQUARE * max(_NORMAL * float(np.median(np.abs(off[known]))), _LEAST_NOISE)
         weight = np.where(known, np.clip(1 - (np.nan_to_num(off) / scale) ** 2, 0, None) ** 2, 0.0)
         time = time + (weight * np.nan_to_num(off)).sum(axis=0) / np.maximum(weight.sum(axis=0), 1e-9)
-        line = fitted(time, by_host - time, line.at)
+        line = _fit(time, by_host - time, line.at)
     return GroupLines(hosts, line, strays)
 
 
@@ -95,19 +95,19 @@ def moved_to(frame: GroupLines, at: float) -> GroupLines:
     return frame._replace(line=line._replace(at=at, value=value))
 
 
-def fitted(time: Floats, apart: Floats, at: float) -> _Line:
+def _fit(time: Floats, apart: Floats, at: float) -> _Line:
     """Robust straight lines (Tukey's bisquare, reweighted) through each row of `apart`."""
     known = np.isfinite(apart)
     points = known.sum(axis=1)
     x = np.where(known, time - at, 0.0)
     y = np.where(known, apart, 0.0)
-    middle = median_of(apart, axis=1)
+    middle = _median(apart, axis=1)
     value, slope = middle.copy(), np.zeros(len(apart))
     weight = known.astype(np.float64)
     share = len(apart) / (len(apart) - 1)  # the typical end holds a part of every host's own noise
     for _ in range(_ROUNDS):
         off = np.where(known, np.abs(apart - value[:, None] - slope[:, None] * x), np.nan)
-        scale = np.maximum(_NORMAL * median_of(off, axis=1), _LEAST_NOISE)[:, None] * _BISQUARE
+        scale = np.maximum(_NORMAL * _median(off, axis=1), _LEAST_NOISE)[:, None] * _BISQUARE
         weight = np.where(known, np.clip(1 - (np.nan_to_num(off) / scale) ** 2, 0, None) ** 2, 0.0)
         total = weight.sum(axis=1)
         mean_x, mean_y = (weight * x).sum(axis=1) / total, (weight * y).sum(axis=1) / total
@@ -115,7 +115,7 @@ def fitted(time: Floats, apart: Floats, at: float) -> _Line:
         square = (weight * dx * dx).sum(axis=1)
         slope = np.where(square > 0, (weight * dx * (y - mean_y[:, None])).sum(axis=1) / np.maximum(square, 1.0), 0.0)
         value = mean_y - slope * mean_x
-    residual = median_of(np.where(known, np.abs(apart - value[:, None] - slope[:, None] * x), np.nan), axis=1)
+    residual = _median(np.where(known, np.abs(apart - value[:, None] - slope[:, None] * x), np.nan), axis=1)
     centre = x.sum(axis=1) / points
     width = np.sqrt(np.where(known, (x - centre[:, None]) ** 2, 0.0).sum(axis=1) / points)
     noise = _NORMAL * residual * np.sqrt(share)
@@ -158,7 +158,7 @@ def _value_error(line: _Line) -> Floats:
     return error
 
 
-def median_of(values: Floats, *, axis: int) -> Floats:
+def _median(values: Floats, *, axis: int) -> Floats:
     """The median of what is not NaN; NaN where nothing is."""
     ordered = np.sort(values, axis=axis)  # NaN comes last
     many = np.isfinite(values).sum(axis=axis)

@@ -60,7 +60,7 @@ def device_calls(frame: Frame) -> Calls:
         issuer = issued_by(frame, rows[rest], calls)
         issuers[rest] = pick(calls.name, issuer)
     kind, uneven = _kinds(frame, rows, message, issuers)
-    return columns_of(frame, "nccl", rows, message, kind, uneven)
+    return _columns(frame, "nccl", rows, message, kind, uneven)
 
 
 def gloo_calls(frame: Frame) -> Calls:
@@ -69,7 +69,7 @@ def gloo_calls(frame: Frame) -> Calls:
     rows = annotations[frame.named(names.is_gloo_span)[annotations.name]] if len(annotations) else annotations
     message = _message_rows(frame, rows.event)
     kind, uneven = _kinds(frame, rows, message, np.full(len(rows), NOWHERE, dtype=np.int64))
-    return columns_of(frame, "gloo", rows, message, kind, uneven)
+    return _columns(frame, "gloo", rows, message, kind, uneven)
 
 
 def _message_rows(frame: Frame, events: Ints) -> Ints:
@@ -104,7 +104,7 @@ def _kinds(frame: Frame, rows: Rows, message: Ints, issuers: Ints) -> tuple[Ints
     return kind, uneven
 
 
-def columns_of(frame: Frame, source: str, rows: Rows, message: Ints, kind: Ints, uneven: Bools) -> Calls:
+def _columns(frame: Frame, source: str, rows: Rows, message: Ints, kind: Ints, uneven: Bools) -> Calls:
     messages = frame.messages
     stated = message != NOWHERE
 

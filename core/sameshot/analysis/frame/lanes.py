@@ -131,7 +131,7 @@ class Lanes:
         """Lanes that rows are on, in an order that does not depend on how the trace was read."""
         keys = list(self._lanes)
         used = used_codes([rows.lane for rows in tables if len(rows)], len(keys))
-        order = sorted(used, key=lambda lane: tuple(map(order_of, keys[lane])))
+        order = sorted(used, key=lambda lane: tuple(map(_order, keys[lane])))
         new: Codes = np.full(len(keys), NO_CODE, np.int32)
         new[order] = np.arange(len(order), dtype=np.int32)
         for rows in tables:
@@ -156,6 +156,6 @@ def _value(text: str) -> Any:
     return json.loads(text)
 
 
-def order_of(value: Any) -> tuple[int, float, str]:
+def _order(value: Any) -> tuple[int, float, str]:
     """An order of values of any type: numbers, then texts."""
     return (1, value, "") if isinstance(value, int | float) else (2, 0, value) if isinstance(value, str) else (0, 0, "")

@@ -34,7 +34,7 @@ _FEW = 0.3  # of the steps
 Mark = tuple[int, int, str]  # start, end, name
 
 
-class Host(msgspec.Struct, frozen=True):
+class MainThread(msgspec.Struct, frozen=True):
     """What steps are inferred from: all of the main thread, but backward passes of any thread.
 
     `start` and `name` are its operators without marks, `fetch` the sorted starts of its fetches, `backward` those of
@@ -55,13 +55,13 @@ def find_steps(frame: Frame, main: int | None, first: int, fetch: Ints) -> Steps
 
     `fetch` is when the main thread began to fetch data. Marks of other threads or of the device don't count.
     """
-    found = infer_steps(host_of(frame, main, first, fetch))
+    found = infer_steps(_main_thread(frame, main, first, fetch))
     if found.method is StepMethod.UNKNOWN and not _has_marks(frame, main):
         return find_repeats(frame, main) or found
     return found
 
 
-def host_of(frame: Frame, main: int | None, first: int, fetch: Ints) -> Host:
+def _main_thread(frame: Frame, main: int | None, first: int, fetch: Ints) -> MainThread:
     """The part of a frame that steps are inferred from."""
     marks: list[Mark] = []
     for cat in (Cat.ANNOTATION, Cat.OPERATOR):
@@ -73,7 +73,7 @@ def host_of(frame: Frame, main: int | None, first: int, fetch: Ints) -> Host:
     operators = on(every, main)
     operators = operators[~frame.named(names.is_wrapper)[operators.name]]
     backward = every.start[frame.named(names.is_backward)[every.name]]
-    return Host(sorted(marks), operators.start, operators.name.astype(np.int64), backward, first, fetch)
+    return MainThread(sorted(marks), operators.start, operators.name.astype(np.int64), backward, first, fetch)
 
 
 def _has_marks(frame: Frame, main: int | None) -> bool:
@@ -81,28 +81,28 @@ def _has_marks(frame: Frame, main: int | None) -> bool:
     return any(is_mark[on(frame.rows(cat), main).name].any() for cat in (Cat.ANNOTATION, Cat.OPERATOR))
 
 
-def infer_steps(host: Host) -> Steps:
+def infer_steps(thread: MainThread) -> Steps:
     """From marks alone: ProfilerStep's if there are any, else the ends of optimizer calls."""
     profiler: dict[str, tuple[int, int]] = {}
     optimizer: list[Mark] = []
-    for start, end, name in host.marks:
+    for start, end, name in thread.marks:
         if found := names.PROFILER_STEP.match(name):
             profiler.setdefault(found[1], (start, end))
         elif found := names.OPTIMIZER_STEP.match(name):
             optimizer.append((start, end, found[1]))
     if profiler:
-        return _from_profiler(host, [int(number) for number in profiler], list(profiler.values()))
+        return _from_profiler(thread, [int(number) for number in profiler], list(profiler.values()))
     if optimizer:
-        return _from_optimizers(host, optimizer)
+        return _from_optimizers(thread, optimizer)
     return _unknown(
         "No step marks (neither ProfilerStep nor Optimizer.step is on the main thread), and nothing repeats clearly."
     )
 
 
-def _from_profiler(host: Host, numbers: list[int], spans: list[tuple[int, int]]) -> Steps:
+def _from_profiler(thread: MainThread, numbers: list[int], spans: list[tuple[int, int]]) -> Steps:
     """The job's own marks; one that recording cut short at the end is no step."""
     edges = [start for start, _ in spans] + [max(end for _, end in spans)]
-    held = np.diff(np.searchsorted(host.start, edges))
+    held = np.diff(np.searchsorted(thread.start, edges))
     cut = len(spans) > 1 and 2 * held[-1] < np.median(held[:-1])
     if cut:
         edges.pop()
@@ -117,15 +117,15 @@ def _from_profiler(host: Host, numbers: list[int], spans: list[tuple[int, int]])
     return Steps(StepMethod.PROFILER_STEP, confidence, _with(note, remarks), tuple(edges))
 
 
-def _from_optimizers(host: Host, calls: list[Mark]) -> Steps:
+def _from_optimizers(thread: MainThread, calls: list[Mark]) -> Steps:
     doubts = _Doubts()
-    edges = _merge(host, calls, doubts)
+    edges = _merge(thread, calls, doubts)
     if len(edges) < 2:
         return _unknown(f"The window holds {len(edges)} optimizer step(s): fewer than two whole training steps.")
-    edges = _by_fetch(host, edges, doubts)
+    edges = _by_fetch(thread, edges, doubts)
     if len(edges) > 1:
-        edges = _pair(host, edges, doubts)
-    if (begin := _whole_before(host, edges)) is not None:
+        edges = _pair(thread, edges, doubts)
+    if (begin := _whole_before(thread, edges)) is not None:
         edges = np.concatenate(([begin], edges))
     if len(edges) < 3:
         return _unknown("The window holds fewer than two whole training steps.")
@@ -150,16 +150,16 @@ class _Doubts:
 # ---- optimizer calls
 
 
-def _merge(host: Host, calls: list[Mark], doubts: _Doubts) -> Ints:
+def _merge(thread: MainThread, calls: list[Mark], doubts: _Doubts) -> Ints:
     """The end of each optimizer call that ends a step: calls with no backward pass between them are of one step."""
     ends = np.asarray([end for _, end, _ in calls], dtype=np.int64)
     who = [name for _, _, name in calls]
-    if not len(host.backward):
+    if not len(thread.backward):
         usual, _ = max(Counter(who).items(), key=lambda pair: (pair[1], pair[0]))
         if len(set(who)) > 1:
             doubts.add(Confidence.MEDIUM, f"{len(set(who))} optimizers ({', '.join(sorted(set(who)))}): {usual} counts")
         return _where(ends, [name == usual for name in who])
-    passed = np.searchsorted(host.backward, ends)
+    passed = np.searchsorted(thread.backward, ends)
     last = np.append(passed[1:] != passed[:-1], True)
     owner = np.cumsum(np.append(0, last[:-1]))
     of_step: list[tuple[str, ...]] = [() for _ in range(int(owner[-1]) + 1)]
@@ -186,12 +186,12 @@ def _where(values: Ints, keep: list[bool]) -> Ints:
     return values[np.asarray(keep, dtype=np.bool_)]
 
 
-def _by_fetch(host: Host, edges: Ints, doubts: _Doubts) -> Ints:
+def _by_fetch(thread: MainThread, edges: Ints, doubts: _Doubts) -> Ints:
     """Optimizer calls after the same fetch are of one step; without fetches nobody knows that they are not."""
-    if not len(host.fetch):
+    if not len(thread.fetch):
         doubts.add(Confidence.MEDIUM, "no fetch of data is seen, so several calls might belong to one step")
         return edges
-    passed = np.searchsorted(host.fetch, edges)
+    passed = np.searchsorted(thread.fetch, edges)
     last = np.append(passed[1:] != passed[:-1], True)
     if last.all():
         return edges
@@ -206,10 +206,10 @@ def _by_fetch(host: Host, edges: Ints, doubts: _Doubts) -> Ints:
     return kept[:-1] if sizes[-1] < usual else kept  # the window may end inside a step
 
 
-def _pair(host: Host, edges: Ints, doubts: _Doubts) -> Ints:
+def _pair(thread: MainThread, edges: Ints, doubts: _Doubts) -> Ints:
     """Compare what lies between the ends: two kinds that take turns are two optimizers of one step."""
     gaps = np.diff(edges)
-    held = _held(host, edges)
+    held = _held(thread, edges)
     if held is None:
         doubts.add(Confidence.MEDIUM, "no operators were recorded that could be compared between steps")
     elif len(gaps) >= 4:
@@ -244,13 +244,13 @@ def _take_turns(gaps: Ints) -> bool:
     return bool(even.min() > _CLEARLY_LONGER * odd.max() or odd.min() > _CLEARLY_LONGER * even.max())
 
 
-def _held(host: Host, edges: Ints) -> Ints | None:
+def _held(thread: MainThread, edges: Ints) -> Ints | None:
     """How often each operator began between neighbouring edges (a row each); None where hardly any did."""
-    borders = np.searchsorted(host.start, edges)
+    borders = np.searchsorted(thread.start, edges)
     lengths = np.diff(borders)
     if np.median(lengths) < 2:
         return None
-    _, code = np.unique(host.name[borders[0] : borders[-1]], return_inverse=True)
+    _, code = np.unique(thread.name[borders[0] : borders[-1]], return_inverse=True)
     code = code % _MOST_NAMES  # few traces have more names, and then some are counted together
     segment = np.repeat(np.arange(len(lengths)), lengths)
     size = int(code.max()) + 1
@@ -270,28 +270,28 @@ def _same(one: Ints, other: Ints) -> bool:
     return bool(np.abs(a - b).sum() <= _ALIKE * max(float(a.sum()), float(b.sum()), 1.0))
 
 
-def _whole_before(host: Host, edges: Ints) -> int | None:
+def _whole_before(thread: MainThread, edges: Ints) -> int | None:
     """Where the step that the first edge ends began, if the window holds all of it.
 
     Its operators must be those of a usual step from the first on, and the window must not begin later after the step's
     beginning than operators usually do.
     """
-    borders = np.searchsorted(host.start, np.concatenate(([host.first], edges)))
+    borders = np.searchsorted(thread.start, np.concatenate(([thread.first], edges)))
     lengths = np.diff(borders)
     if len(edges) < 2 or lengths[0] < 2:
         return None
     usual = borders[1 + int(np.argsort(lengths[1:], kind="stable")[(len(lengths) - 1) // 2])]
     size = int(np.median(lengths[1:]))
-    mine, theirs = host.name[borders[0] : borders[1]], host.name[usual : usual + size]
+    mine, theirs = thread.name[borders[0] : borders[1]], thread.name[usual : usual + size]
     if abs(len(mine) - size) > _EXACTLY * size or not len(theirs) or mine[0] != theirs[0]:
         return None
     names_ = max(int(mine.max()), int(theirs.max())) + 1
     differ = np.abs(np.bincount(mine, minlength=names_) - np.bincount(theirs, minlength=names_)).sum()
     if differ > _EXACTLY * size:
         return None
-    begins_after = int(np.median(host.start[np.minimum(borders[1:-1], len(host.start) - 1)] - edges[:-1]))
-    begin = int(host.start[borders[0]]) - begins_after
-    return max(begin, host.first) if begin >= host.first - _EXACTLY * float(np.median(np.diff(edges))) else None
+    begins_after = int(np.median(thread.start[np.minimum(borders[1:-1], len(thread.start) - 1)] - edges[:-1]))
+    begin = int(thread.start[borders[0]]) - begins_after
+    return max(begin, thread.first) if begin >= thread.first - _EXACTLY * float(np.median(np.diff(edges))) else None
 
 
 def _with(note: str, remarks: list[str]) -> str:

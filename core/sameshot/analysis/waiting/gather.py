@@ -34,8 +34,8 @@ def arrivals(ranks: Sequence[RankSummary], matched: Sequence[Matched], world: in
         if guessed and (one.source, one.stream) in divided:
             size = len(one.ranks)
         at = telling_columns(ranks, one, size)
-        told.append(compared(ranks, one, recorded, size, at))
-        dependencies.append(compared(ranks, one, recorded, size, np.setdiff1d(dependency_columns(one), at)))
+        told.append(_arrivals(ranks, one, recorded, size, at))
+        dependencies.append(_arrivals(ranks, one, recorded, size, np.setdiff1d(dependency_columns(one), at)))
     streams = [one for one in told if one is not None]
     follow(streams, [one for one in dependencies if one is not None])
     return streams
@@ -53,7 +53,7 @@ def _divided(ranks: Sequence[RankSummary], matched: Sequence[Matched], world: in
     return {stream for stream, count in placed.items() if count == having[stream]}
 
 
-def compared(
+def _arrivals(
     ranks: Sequence[RankSummary], found: Matched, group: Group | None, size: int | None, at: Ints
 ) -> Arrivals | None:
     if not len(at) or len(found.ranks) < 2:
