@@ -338,6 +338,10 @@ def test_a_value_larger_than_the_limit_is_an_error_of_its_own(monkeypatch: pytes
     assert found.event_index == 1
     assert fault(trace_of(event(), head="y" * 100_000), block_size=1000).kind is InvalidKind.LIMIT
     assert fault(trace_of(event(), head="y" * 90_000 + "\x01"), block_size=1000).kind is InvalidKind.LIMIT
+    other = b'{"another-tool": {"x": "' + b"y" * 100_000 + b'"}}'
+    assert "the value of 'another-tool' (no traceEvents so far" in str(fault(other, block_size=1000))
+    after = b'{"traceEvents": [], "more": "' + b"y" * 100_000 + b'"}'
+    assert "the value of 'more' is larger" in str(fault(after, block_size=1000))
     broken = trace_of(event(), event(name="HERE"), *[event()] * 300).replace(b"HERE", b'a"b')
     assert fault(broken, block_size=1000).kind is InvalidKind.JSON
     check(trace_of(event(), event(args={"x": "y" * 15_000}), event()), block_size=1000)

@@ -137,11 +137,22 @@ class DocumentScanner:
         if size > MAX_PIECE:
             raise TraceError(
                 InvalidKind.LIMIT,
-                f"a single value is larger than {MAX_PIECE >> 20} MiB, which is as much as is read at once",
+                f"{self._piece()} is larger than {MAX_PIECE >> 20} MiB, which is as much as is read at once",
                 byte_offset=self._base,
                 event_index=self._index(),
             )
         self._enough = min(2 * size, MAX_PIECE + 1) if size >= _SOME else size + 1
+
+    def _piece(self) -> str:
+        """What the buffer holds and is not yet all of."""
+        if self._state is not _State.MEMBER:
+            return "a single value"
+        try:
+            key = msgspec.json.decode(self._buf[: strict.skip_string(self._buf, 0)])
+        except (NeedMore, Fault, msgspec.MsgspecError):
+            return "a single value"
+        where = "" if self.has_events else f" (no {EVENTS_KEY} so far: is it a trace of torch.profiler?)"
+        return f"the value of {key[:100]!r}{where}"
 
     def _error(self, fault: Fault, index: int | None = None) -> TraceError:
         return TraceError(fault.kind, fault.detail, byte_offset=self._base + fault.pos, event_index=index)
