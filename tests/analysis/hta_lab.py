@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+from device_traces import frame_of
 
-from sameshot.analysis.frame import Frame, FrameBuilder
 from sameshot.analysis.hta import HtaResult
 from sameshot.analysis.hta.engine import run_hta
 from sameshot.analysis.hta.tables import Rounding, part_of, tables_of
 from sameshot.manifest import Manifest, decode
 from sameshot.storage import Storage
-from sameshot.trace.columns.build import ColumnBuilder
 from sameshot.trace.imported import Import, import_traces
-from sameshot.trace.read import read_trace
 
 Tables = dict[str, list[dict[str, Any]]]
 
@@ -34,12 +32,6 @@ def by_hta(folder: Path, files: Mapping[int, Path]) -> tuple[HtaResult, Tables]:
     manifest, storage = capture_of(folder, files)
     result = run_hta(manifest, storage, folder / "tables")
     return result, {t.name: pq.read_table(folder / "tables" / t.file).to_pylist() for t in result.tables}
-
-
-def frame_of(path: Path) -> Frame:
-    frames = FrameBuilder()
-    read_trace(path, ColumnBuilder(frames))
-    return frames.frame()
 
 
 def by_us(files: Mapping[int, Path], rounding: Rounding) -> Tables:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from device_traces import frame_of
 
 from sameshot.analysis import device
 from sameshot.analysis.frame import Frame, FrameBuilder
@@ -14,10 +15,8 @@ from sameshot.analysis.hta.compat.kinds import kernel_type
 from sameshot.analysis.hta.shape import COMMUNICATION, COMPUTATION, MEMORY, OTHER
 from sameshot.analysis.hta.tables import Rounding, part_of, tables_of, write_tables
 from sameshot.analysis.intervals import Spans
-from sameshot.trace.columns.build import ColumnBuilder
 from sameshot.trace.columns.read import read_columns
 from sameshot.trace.imported import Import, import_traces
-from sameshot.trace.read import read_trace
 from sameshot.trace.window import to_ns
 
 EXACT, HTA = Rounding.EXACT, Rounding.HTA
@@ -45,9 +44,7 @@ def step(number: int, ts: float, dur: float) -> Event:
 def framed(tmp_path: Path, events: list[Event]) -> Frame:
     path = tmp_path / "trace.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    frames = FrameBuilder()
-    read_trace(path, ColumnBuilder(frames))
-    return frames.frame()
+    return frame_of(path)
 
 
 def tables(tmp_path: Path, rounding: Rounding, *ranks: list[Event]) -> dict[str, list[dict[str, Any]]]:
@@ -216,9 +213,7 @@ def test_names_decide_what_a_kernel_is_for_hta() -> None:
 
 def test_exact_tables_say_what_the_summary_says(tmp_path: Path, shared_data: Path) -> None:
     path = shared_data / "traces" / "single" / "a100_nccl_2ranks_rank0.json.gz"
-    frames = FrameBuilder()
-    read_trace(path, ColumnBuilder(frames))
-    frame = frames.frame()
+    frame = frame_of(path)
     last = max(int(frame.rows(cat).end.max()) for cat in device.names.Cat if len(frame.rows(cat)))
     found = device.measure(frame, window=(0, last), felt=Spans())
     exact = {name: table.to_pylist() for name, table in tables_of([part_of(frame, 0)]).items()}
