@@ -348,3 +348,31 @@ def test_a_cut_list_that_fits_two_groups_is_joined_to_neither() -> None:
 
     groups = gather_groups([named("[0, 1, 2, 7]"), named("[0, 1, 3, 7]"), named("[0, 1, ..., 7]")])
     assert sorted(len(group.members) for group in groups) == [1, 1, 1]
+
+
+def test_more_collectives_than_are_searched_are_all_matched_between_hosts() -> None:
+    """Two hosts whose clocks are 3 s apart, 5,000 collectives of which the other's window lacks the first ten."""
+    pairing = found(*two(random.Random(4), count=5_000, step=1, jitter=0.5, skew=0.02, drop=10, offset=3_000))
+    assert (pairing.lag, pairing.method) == (-10, "intervals")
+    assert pairing.place.tolist() == [-1] * 10 + list(range(4_990))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "matched"),
+    [
+        (["all_reduce", "all_reduce"], False),  # one distance: the next collective may be as far away
+        (["all_reduce"] * 4, False),
+        (["all_reduce", "all_gather"], False),
+        (["all_reduce", "all_gather", "reduce_scatter"], True),  # only one shift is possible
+    ],
+)
+def test_few_collectives_are_matched_across_clocks_only_where_each_is_of_its_own_kind(
+    kinds: list[str], matched: bool
+) -> None:
+    """Ends 20 ms apart. Rank 0 may hold the first of them and rank 1 the next ones, if the clocks are 3 s apart."""
+    ends = [20.0 * k for k in range(1, len(kinds) + 1)]
+    one = stream([end - 7 for end in ends], [7.0] * len(ends), kinds)
+    other = stream([end + 3_020 - 2 for end in ends], [2.0] * len(ends), kinds)
+    pairing = found(one, other)
+    assert pairing.found is matched
+    assert matched or pairing.note

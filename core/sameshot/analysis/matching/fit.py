@@ -7,6 +7,7 @@ shifts nothing.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,8 @@ NEAR = 0.25  # of the distance to the next plausible offset: how far two hosts' 
 _LOST = 0.05  # share of records that may be missing before that speaks against a match
 
 
-class Sequence(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence:
     """One stream with its starts and ends in CLOCK_REALTIME of its host."""
 
     stream: Stream

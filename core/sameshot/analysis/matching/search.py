@@ -7,6 +7,7 @@ other possible offset or shift, and if that can't be chance.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from sameshot.analysis.matching.fit import (
 )
 
 _LEAST = 5  # fewer fit by chance
+_LEAST_DISTINCT = 3  # of which no two are alike; two have one distance, which fits too easily
 _LEAST_SHARE = 0.3  # of the shorter sequence
 _CLEARLY = 0.5  # the right offset leaves at most this share of what any other leaves
 _CHANCE = 1e-3  # the probability that we accept for a wrong lag to look right
@@ -76,6 +78,9 @@ class Candidates:
         evidence = int(np.median([confirmed for _, confirmed in near])) if near else 0
         rivals += near
         if not rivals:  # a single possible lag has nothing to be compared with: its own fit must be good
+            if best.matched < _LEAST and not self._distinct(best):
+                self.why = "too few collectives to decide by rhythm"
+                return None
             if best.cost <= 0.1 * self.gap:
                 return self._full(best)
             self.why = "the only possible shift fits badly"
@@ -87,6 +92,11 @@ class Candidates:
                 self.why = "several shifts fit equally well: the job is too regular, or too little was recorded"
                 return None
         return self._full(best)
+
+    def _distinct(self, best: Fit) -> bool:
+        """Does every collective of both windows occur once, so that signatures alone leave one shift?"""
+        counts = (np.unique(one.kind, return_counts=True)[1] for one in (self.reference, self.other))
+        return best.matched >= _LEAST_DISTINCT and all(bool((each == 1).all()) for each in counts)
 
     def nearest_to_zero(self) -> Fit | None:
         """Of the fits that the rhythm allows, the one that needs the least offset, if no other comes near it."""
@@ -186,9 +196,14 @@ class Candidates:
 def _shortened(whole: Sequence) -> Sequence:
     if len(whole) <= _LONGEST:
         return whole
-    by_end = np.argsort(whole.end[:_LONGEST], kind="stable")
-    return whole._replace(
-        start=whole.start[:_LONGEST], end=whole.end[:_LONGEST], kind=whole.kind[:_LONGEST], by_end=by_end
+    return replace(
+        whole,
+        start=whole.start[:_LONGEST],
+        end=whole.end[:_LONGEST],
+        kind=whole.kind[:_LONGEST],
+        own=whole.own[:_LONGEST],
+        by_end=np.argsort(whole.end[:_LONGEST], kind="stable"),
+        seq=None if whole.seq is None else whole.seq[:_LONGEST],
     )
 
 
