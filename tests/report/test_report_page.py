@@ -16,7 +16,7 @@ from sameshot.analysis.job.cautions import DATA_WAIT_CAVEAT
 from sameshot.analysis.report import render
 from sameshot.analysis.report.blocks import BarRow, Bars, Cell, Column, Page, Piece, Row, Section, Table, Text
 from sameshot.analysis.report.page import page, visible
-from sameshot.analysis.results import Lateness, Part, PartTimes, Summary, Verdict
+from sameshot.analysis.results import Finding, FindingKind, Lateness, Part, PartTimes, Summary, Verdict
 
 VOID = {"meta", "link", "img", "input", "br"}
 
@@ -167,6 +167,21 @@ def test_each_finding_has_its_evidence() -> None:
         line = next(line for line in findings.split("<li") if sentence in line)
         assert basis in line
         assert f'href="{link}"' in line
+
+
+def test_what_proves_a_finding_does_not_hang_on_its_words() -> None:
+    summary = full(8)
+    for kind, link in (
+        (FindingKind.STEP_TIME, "#steps"),
+        (FindingKind.HOST_BOUND, "#host-bound"),
+        (FindingKind.GPUS, "#gpus"),
+        (FindingKind.MAIN_THREADS, "#main-threads"),
+    ):
+        said = part(render(msgspec.structs.replace(summary, findings=(Finding(kind, "in other words"),))), "findings")
+        line = next(line for line in said.split("<li") if "In other words." in line)
+        assert f'href="{link}"' in line
+    above = tuple(Finding(kind, "in other words") for kind in (FindingKind.MISSING_RANKS, FindingKind.LATENESS))
+    assert "In other words" not in part(render(msgspec.structs.replace(summary, findings=above)), "findings")
 
 
 def test_what_data_wait_does_not_tell_stands_beside_it() -> None:

@@ -24,11 +24,28 @@ _WORTH_NAMING = 0.005  # of a sum: a part below this is not listed
 _MOST, _SOME = 0.5, 0.05  # of a sum, in one operator
 _MOST_LINKS = 3
 
+PART_WORDS: dict[Part, str] = {
+    Part.OPERATORS: "in operators",
+    Part.COMMUNICATION: "in communication",
+    Part.DATA_WAIT: "waiting for data",
+    Part.RUNTIME: "in CUDA calls",
+    Part.BACKWARD_THREAD: "waiting for the backward thread",
+    Part.UNTRACED: "untraced (Python, sleep or blocked)",
+}
+
 
 def findings(summary: Summary) -> list[Finding]:
     """What a person should know first, most important first; one short sentence each."""
     found = [*_missing(summary), *_lateness(summary), *_costs(summary), *_slow_links(summary), *_times(summary)]
     return [msgspec.structs.replace(one, sentence=one.sentence.rstrip(".")) for one in found]
+
+
+def headline(summary: Summary) -> list[str]:
+    """The lines that a terminal shows: findings first, then what to be careful about."""
+    return [
+        *(one.sentence for one in summary.findings),
+        *(f"warning: {uncapitalised(warning)}" for warning in summary.warnings),
+    ]
 
 
 def _missing(summary: Summary) -> Iterator[Finding]:
@@ -71,7 +88,8 @@ def _times(summary: Summary) -> Iterator[Finding]:
             for part in Part
             if summary.parts.get(part) >= _WORTH_NAMING * summary.parts.total
         )
-        yield Finding(FindingKind.MAIN_THREADS, f"main threads: {shares} ({count(summary.analysed_ranks, 'rank')})")
+        rests = count(sum(rank.main_thread is not None for rank in summary.ranks), "rank")
+        yield Finding(FindingKind.MAIN_THREADS, f"main threads: {shares} ({rests})")
     if (device := summary.device) is not None and device.total:
         copying = device.memory if device.memory >= _WORTH_NAMING * device.total else 0
         pieces = (
@@ -141,21 +159,3 @@ def _slow_links(summary: Summary) -> list[Finding]:
 def _gpu_time(ns: int) -> str:
     """Summed over ranks: GPU-ms, GPU-s."""
     return f"{ms(ns).replace(' ', ' GPU-', 1)}"
-
-
-def headline(summary: Summary) -> list[str]:
-    """The lines that a terminal shows: findings first, then what to be careful about."""
-    return [
-        *(one.sentence for one in summary.findings),
-        *(f"warning: {uncapitalised(warning)}" for warning in summary.warnings),
-    ]
-
-
-PART_WORDS: dict[Part, str] = {
-    Part.OPERATORS: "in operators",
-    Part.COMMUNICATION: "in communication",
-    Part.DATA_WAIT: "waiting for data",
-    Part.RUNTIME: "in CUDA calls",
-    Part.BACKWARD_THREAD: "waiting for the backward thread",
-    Part.UNTRACED: "untraced (Python, sleep or blocked)",
-}
