@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import gc
 from pathlib import Path
 from typing import Annotated
 
@@ -49,10 +50,13 @@ def analyze(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Analyse a capture. Exit code 3 when a rank is missing from it: the report then says which."""
+    gc.disable()
     from sameshot.analysis import analyze as analyze_capture
     from sameshot.analysis import headline
     from sameshot.analysis.hta.tables import Rounding
 
+    gc.freeze()  # what was imported stays: to look through it again and again is 5 % of a small analysis
+    gc.enable()
     rounding = Rounding.HTA if hta_rounding else Rounding.EXACT
     with bar("reading") as advance:
         summary = analyze_capture(

@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from sameshot.analysis.report.blocks import Page
+from sameshot.analysis.report.bytecode import CompiledTemplates
 
 # Control characters, the marks that turn the direction of text around or take no room, and halves of surrogate pairs
 # (which UTF-8 can't hold): what a person sees must be what is there.
@@ -48,6 +49,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         undefined=StrictUndefined,
         finalize=_finalize,
+        bytecode_cache=CompiledTemplates(compiled_by=(__file__,)),
     )
     environment.filters.update(pc=_pc)
     environment.globals.update(kind=lambda block: type(block).__name__.lower())
