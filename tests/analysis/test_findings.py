@@ -23,7 +23,7 @@ WHOLE = WINDOW * US  # ns
 
 
 def alone(**fields: object) -> RankSummary:
-    return msgspec.structs.replace(rank(0, [], []), **fields)
+    return msgspec.structs.replace(rank(0, [], []), **{"main_thread": "9/9", **fields})
 
 
 def saying(summary: Summary, kind: FindingKind) -> str:
@@ -82,3 +82,15 @@ def test_nobody_is_told_to_record_stacks_that_are_there() -> None:
     recorded = reduced([alone(trace=TraceFacts(1, {"python_function": 1}, {}, {}, 0, "0" * 64))])
     assert not any("Record Python stacks" in note for note in recorded.notes)
     assert any(note.startswith("Untraced time") for note in recorded.notes)
+
+
+def test_nothing_is_said_of_a_main_thread_that_was_not_recorded() -> None:
+    """A trace of devices alone: no event is no untraced time."""
+    seen = reduced([alone()])
+    assert saying(seen, FindingKind.MAIN_THREADS) == "main threads: 100 % untraced (Python, sleep or blocked) (1 rank)"
+    assert seen.parts.total == WHOLE
+    unseen = reduced([alone(main_thread=None, device=on_device(compute=0.5))])
+    assert unseen.parts.total == 0
+    assert not any(one.kind is FindingKind.MAIN_THREADS for one in unseen.findings)
+    assert any("No event of a host thread was recorded" in note for note in unseen.notes)
+    assert not any(note.startswith("Untraced") for note in unseen.notes)

@@ -86,11 +86,17 @@ def notes_on(ranks: Sequence[RankSummary]) -> Iterable[str]:
         )
     if ranks and not any(rank.device is not None for rank in ranks):
         yield "No GPU activity was recorded: the breakdown is of main threads."
-    untraced = "Untraced time has no event but those of Python: Python code, sleeping or blocking calls."
-    if not any("python_function" in rank.trace.by_category for rank in ranks):
-        untraced = (
-            "Untraced time has no event: Python code, sleeping or blocking calls. Record Python stacks to see what "
-            "runs there."
-        )
-    yield untraced
+    if hostless := [rank.label for rank in ranks if rank.main_thread is None]:
+        yield f"{some_of(hostless)}: No event of a host thread was recorded, so nothing is known of the main thread."
+    if len(hostless) < len(ranks):
+        yield _untraced(ranks)
     yield DATA_WAIT_CAVEAT
+
+
+def _untraced(ranks: Sequence[RankSummary]) -> str:
+    if any("python_function" in rank.trace.by_category for rank in ranks):
+        return "Untraced time has no event but those of Python: Python code, sleeping or blocking calls."
+    return (
+        "Untraced time has no event: Python code, sleeping or blocking calls. Record Python stacks to see what runs "
+        "there."
+    )

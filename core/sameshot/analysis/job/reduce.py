@@ -80,7 +80,7 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
         if any(r.steps.count for r in ranks)
         else None,
         step_ranks=sum(r.steps.count > 0 for r in ranks),
-        parts=sum_parts(rank.parts for rank in ranks),
+        parts=sum_parts(rank.parts for rank in ranks if rank.main_thread is not None),
         device=sum_devices(devices),
         device_ranks=len(devices),
         ranks=tuple(rows),
