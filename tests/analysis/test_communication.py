@@ -64,6 +64,16 @@ def test_a_kernel_that_states_its_message_is_believed(tmp_path: Path) -> None:
     assert found.streams[0].signatures == ("all_reduce 1000 BFloat16",)
 
 
+@pytest.mark.parametrize(("ranks", "size"), [("[0, 2, 4, 6]", 4), ("[0, 2, ..., 62]", None), ("[]", None)])
+def test_a_size_that_was_not_recorded_is_that_of_a_complete_list_of_ranks(
+    tmp_path: Path, ranks: str, size: int | None
+) -> None:
+    stated = message(**{"Process Group Ranks": ranks})
+    del stated["Group size"]
+    (group,) = traffic(tmp_path, [kernel(10, 20, 1, NCCL, **stated)]).groups
+    assert (group.ranks, group.size) == (ranks, size)
+
+
 def test_what_only_the_host_event_states_is_joined_by_the_external_id(tmp_path: Path) -> None:
     """As in torch 2.2: the kernel names the id of `record_param_comms`."""
     recorded = span("cpu_op", "record_param_comms", 0, 5, 10, 10, **{"External id": 77}, **message())

@@ -12,7 +12,8 @@ from hand_made import group, rank, reduced, stream
 from test_real_traces import target_of
 
 from sameshot.analysis import RankSummary, Summary, map_rank, reduce_ranks
-from sameshot.analysis.results import Cause, Confidence, Verdict
+from sameshot.analysis.communication.groups import most_ranks
+from sameshot.analysis.results import Cause, Confidence, Group, Stream, Verdict
 from sameshot.analysis.waiting.cause import because
 from sameshot.manifest import Manifest
 
@@ -190,3 +191,78 @@ def test_a_collective_that_one_rank_did_not_record_tells_nothing() -> None:
     summary = reduced([rank(0, [whole], groups), rank(1, [whole], groups), rank(2, [part], groups)])
     assert last(summary) == {"rank 2": (CALLS - 1, CALLS - 1)}
     assert summary.waiting == (CALLS - 1) * 2 * 460 * US
+
+
+def test_of_a_group_that_is_not_whole_nobody_is_charged_and_waits_are_told_as_at_least() -> None:
+    """The fifth rank's trace is missing: it may have come later than rank 1, and the others waited for it then."""
+    whole, partial = (job("all_reduce 1000 Float", LATE, source=size) for size in (4, 5))
+    waited = CALLS * (860 + 660 + 760) * US
+    assert [(one.label, one.caused, one.perhaps) for one in whole.stragglers] == [("rank 1", waited, 0)]
+    assert [(one.label, one.caused, one.perhaps) for one in partial.stragglers] == [("rank 1", 0, waited)]
+    assert partial.stragglers[0].causes == {}
+    assert whole.waiting == partial.waiting == waited
+    assert [(row.transfer, row.mean_transfer) for row in whole.collectives] == [(CALLS * 40 * US, 40 * US)]
+    assert [(row.transfer, row.mean_transfer, row.wait) for row in partial.collectives] == [(None, None, waited)]
+    assert {moment.transfer for moment in whole.moments} == {40 * US}
+    assert {moment.transfer for moment in partial.moments} == {None}
+
+
+@pytest.mark.parametrize(("size", "sure"), [(2, True), (3, False)])
+def test_blame_that_is_passed_on_through_a_group_that_is_not_whole_is_not_sure(size: int, sure: bool) -> None:
+    """Rank 1 comes 5 ms late to group A, so rank 0 comes 5 ms late to group B, which is whole: due to rank 1, unless a
+    third rank of A came later still."""
+    steps = 12
+    first, second = "group A [0, 1]", "group B [0, 2]"
+    begins = [1_000.0 + 20_000 * k for k in range(steps)]  # µs
+
+    def told(key: str, end: float, dur: float, compute: float, other: float) -> Stream:
+        one = stream(key, ["all_reduce 10 Float"] * steps, [begin + end for begin in begins], [dur] * steps)
+        columns = {name: (round(us * US),) * steps for name, us in (("compute", compute), ("other", other))}
+        return msgspec.structs.replace(one, exposed=one.dur, data=(0,) * steps, **columns)
+
+    groups = [group(first, size, "A"), group(second, 2, "B")]
+    summary = reduced(
+        [
+            rank(0, [told(first, 8_040, 5_040, 14_960, 0), told(second, 9_080, 40, 14_920, 5_040)], groups),
+            rank(1, [told(first, 8_040, 40, 19_960, 0)], groups),
+            rank(2, [told(second, 9_080, 5_040, 14_960, 0)], groups),
+        ]
+    )
+    costs = {one.label: (one.caused, one.perhaps) for one in summary.stragglers}
+    passed_on = (steps - 1) * 5_000 * US  # the first of a group tells nothing of what was before
+    in_first = steps * 5_000 * US
+    assert costs["rank 1"] == ((in_first + passed_on, 0) if sure else (0, in_first + passed_on))
+
+
+@pytest.mark.parametrize(
+    ("listed", "named"),
+    [("[0, 1, 2, 3, 4, ..., 127]", False), (None, False), ("[0, 1]", True)],
+)
+def test_where_no_size_was_recorded_the_list_says_whether_enough_ranks_were_compared(
+    listed: str | None, named: bool
+) -> None:
+    key = "group 1 [some]"
+    recorded = [Group(key, "1", listed, None, None)]
+    ranks = [
+        rank(number, [stream(key, ["all_reduce 1000 Float"] * CALLS, ENDS, [dur] * CALLS)], recorded)
+        for number, dur in ((3, 6_000.0), (9, 40.0))
+    ]
+    late = reduced(ranks, 128).late
+    assert [one.rank for one in late.ranks] == ([9] if named else [])
+    assert named or late.verdict is Verdict.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("listed", "most"),
+    [
+        ("[0, 1, 2]", 3),
+        ("[0, 8, ..., 56]", 57),
+        ("[64, 65, ..., 127]", 64),
+        ("[5, 3, ..., 9]", None),  # not in order: the last says nothing
+        ("[0, 1, ...]", None),
+        ("[]", None),  # the default group
+        (None, None),
+    ],
+)
+def test_a_list_of_ranks_says_how_many_they_are_at_most(listed: str | None, most: int | None) -> None:
+    assert most_ranks(listed) == most

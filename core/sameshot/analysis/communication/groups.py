@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from sameshot.analysis.communication.issuers import NOWHERE
@@ -28,9 +30,8 @@ def groups_of(frame: Frame, source: str, rows: Rows, message: Ints) -> tuple[lis
             size = int(messages.group_size[row])
             key = f"group {name}" if ranks is None else f"group {name} {ranks}"
             groups[key] = known
-            found.append(
-                Group(key, name, ranks, messages.group_description[row], None if size in (MISSING, 0) else size)
-            )
+            known_size = _listed(ranks) if size in (MISSING, 0) else size
+            found.append(Group(key, name, ranks, messages.group_description[row], known_size))
         code[index] = known
     nameless = np.unique(rows.lane[code == NOWHERE]).tolist()
     alone = []
@@ -53,6 +54,24 @@ def groups_of(frame: Frame, source: str, rows: Rows, message: Ints) -> tuple[lis
         code[(rows.lane == lane) & (code == NOWHERE)] = len(found)
         found.append(Group(f"communication stream {place}", None, None, None, None))
     return found, code
+
+
+def most_ranks(ranks: str | None) -> int | None:
+    """How many ranks a recorded list stands for at most; None where it does not say. torch sorts the ranks of a new
+    group (distributed_c10d.new_group), so one cut short ("[0, 1, ..., 63]") holds no more than lie between its ends."""
+    if ranks is None or "..." not in ranks:
+        return _listed(ranks)
+    numbers = [int(number) for number in re.findall(r"\d+", ranks)]
+    if len(numbers) < 2 or ranks.rstrip().rstrip("]").rstrip().endswith("...") or numbers != sorted(set(numbers)):
+        return None
+    return numbers[-1] - numbers[0] + 1
+
+
+def _listed(ranks: str | None) -> int | None:
+    """How many ranks a complete list holds. Of the default group torch records an empty one: that says nothing."""
+    if ranks is None or "..." in ranks or not ranks.rstrip().endswith("]"):
+        return None
+    return len(re.findall(r"\d+", ranks)) or None
 
 
 def _lane_order(lane: tuple[object, object]) -> tuple[tuple[int, int, str], ...]:

@@ -110,6 +110,9 @@ def _by_rank(view: View, known: list[RankRow]) -> Table:
             words.words("rank"),
             words.words("node"),
             words.times("made others wait", "Waiting of all other ranks, summed, where this one came last"),
+            words.times(
+                "perhaps", "The same, in groups of which a rank was not compared: it may have come later still"
+            ),
             words.words("mostly because"),
             words.numbers("came last", "At matched symmetric collectives, by more than noise"),
             words.numbers("of", "Matched symmetric collectives"),
@@ -131,6 +134,7 @@ def _waits(view: View, rank: RankRow | None, cost: Straggler | None) -> Row:
             label(rank) if rank is not None else Cell(name, css="tight"),
             words.text(node, "tight"),
             words.time(cost.caused if cost is not None else None),
+            words.time(cost.perhaps or None if cost is not None else None),
             words.text(words.title_of(max(why, key=lambda c: why[c]), words.CAUSES) if why else None, "tight"),
             words.number(cost.last if cost is not None else rank.last_arrivals if rank is not None else None),
             words.number(cost.of if cost is not None else None),

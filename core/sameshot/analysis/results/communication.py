@@ -101,7 +101,7 @@ class CollectiveRow(
     matched: int
     unmatched: int  # recorded on some ranks but not on all
     wait: int | None  # sum of (duration - shortest duration); None where durations alone prove no wait
-    transfer: int | None  # sum over the matched ones of the shortest duration
+    transfer: int | None  # sum over the matched ones of the shortest duration; None also where a rank was not compared
     mean_wait: int | None  # per collective and rank
     mean_transfer: int | None
     longest_wait: int | None

@@ -78,7 +78,7 @@ class Lateness(msgspec.Struct, frozen=True, rename=ns("step_time", "threshold"))
     method: str
 
 
-class Straggler(msgspec.Struct, frozen=True, rename=ns("caused", "causes", "relayed")):
+class Straggler(msgspec.Struct, frozen=True, rename=ns("caused", "causes", "relayed", "perhaps")):
     """How often one rank came last, and what waiting for it cost all others.
 
     A rank that came last because it had waited for another one in another group is no cause: what the others waited for
@@ -94,6 +94,7 @@ class Straggler(msgspec.Struct, frozen=True, rename=ns("caused", "causes", "rela
     cause: str = "unknown"  # a `Cause`: what most of it is due to
     causes: dict[str, int] = msgspec.field(default_factory=dict)  # `Cause` → ns of `caused`
     relayed: int = 0
+    perhaps: int = 0  # as `caused`, where a rank of the group was not compared, which may have come later still
 
 
 class Moment(msgspec.Struct, frozen=True, rename=ns("start", "transfer", "waiting", "victim_start", "victim_wait")):
@@ -107,7 +108,7 @@ class Moment(msgspec.Struct, frozen=True, rename=ns("start", "transfer", "waitin
     cause: str  # a `Cause`
     start: int
     event: int | None
-    transfer: int  # the duration on the rank that came last
+    transfer: int | None  # the duration on the rank that came last; None: not all ranks of the group were compared
     waiting: int  # of all others, summed
     victim: str  # the rank that waited longest
     victim_start: int

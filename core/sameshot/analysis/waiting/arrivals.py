@@ -18,7 +18,7 @@ class Arrivals(msgspec.Struct, frozen=True):
 
     found: Matched
     group: Group | None
-    size: int | None  # ranks that the group has; None: not recorded
+    size: int | None  # ranks that the group has, or has at most where no trace says; None: not known
     at: Ints  # columns of `found`
     kinds: tuple[str, ...]
     start: Ints  # ns after the start of each rank's own window
@@ -33,11 +33,13 @@ class Arrivals(msgspec.Struct, frozen=True):
     elsewhere: Ints  # ns that the last arriver spent more in other groups since then
     root: Ints  # index of the rank (summary) that it is due to
     root_cause: Ints
+    root_sure: Bools  # False: a rank that was not compared may have come later still, here or where the root did
     noise: int
 
     @property
     def complete(self) -> bool:
-        """Were all ranks of the group compared? None of them can have come later, then."""
+        """Is the group whole: were all its ranks compared? Else a missing one may have come later than all: then
+        `wait` is what was waited at least, and the shortest duration is more than the transfer."""
         return self.size is not None and len(self.found.ranks) >= self.size
 
     @property

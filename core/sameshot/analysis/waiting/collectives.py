@@ -85,7 +85,9 @@ def _unmatched(key: str, signature: str, ranks: int, count: int) -> CollectiveRo
 def with_waits(
     rows: Sequence[CollectiveRow], streams: Sequence[Arrivals], labels: Sequence[str]
 ) -> list[CollectiveRow]:
-    """Rows of all-to-alls with their waits, where all of them turned out to tell."""
+    """Rows of all-to-alls with their waits, where all of them turned out to tell. Of groups of which a rank was not
+    compared the transfer is not known: that rank may have come later than all."""
+    partial = {one.found.key for one in streams if not one.complete}
     told: dict[tuple[str, str], tuple[Arrivals, Ints]] = {}
     for one in streams:
         texts = np.asarray([one.found.signatures[i] for i in one.at.tolist()])
@@ -94,6 +96,8 @@ def with_waits(
     found = []
     for row in rows:
         known = told.get((row.stream, row.signature))
+        if row.stream in partial:
+            row = msgspec.structs.replace(row, transfer=None, mean_transfer=None)
         if row.wait is None and known is not None and len(known[1]) == row.matched:
             one, at = known
             wait, last = one.wait[:, at], np.bincount(one.last[at], minlength=len(one.found.ranks))

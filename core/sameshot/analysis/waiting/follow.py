@@ -27,7 +27,7 @@ def follow(telling: Sequence[Arrivals], dependencies: Sequence[Arrivals]) -> Non
         for number, one in enumerate(telling)
         for column in np.flatnonzero(one.significant & (one.cause == OTHER_GROUP)).tolist()
     ]
-    known: dict[_Place, tuple[int, int] | None] = {}
+    known: dict[_Place, tuple[int, int, bool] | None] = {}
 
     def next_of(place: _Place) -> _Place | None:
         number, column = place
@@ -43,7 +43,7 @@ def follow(telling: Sequence[Arrivals], dependencies: Sequence[Arrivals]) -> Non
             streams, elsewhere, place, int(one.lateness[column])
         )
 
-    def resolve(place: _Place) -> tuple[int, int] | None:
+    def resolve(place: _Place) -> tuple[int, int, bool] | None:
         path: list[_Place] = []
         step: _Place | None = place
         while step is not None and step not in known and step not in path:
@@ -55,14 +55,19 @@ def follow(telling: Sequence[Arrivals], dependencies: Sequence[Arrivals]) -> Non
             number, column = path[-1]
             one = streams[number]
             blamed = number < len(telling)  # a dependency is nobody's fault
-            answer = (one.found.ranks[int(one.last[column])], int(one.cause[column])) if blamed else None
-        known.update(dict.fromkeys(path, answer))
+            row, cause = int(one.last[column]), int(one.cause[column])
+            answer = (one.found.ranks[row], cause, one.complete) if blamed else None
+        for number, column in reversed(path):
+            if answer is not None:
+                answer = (*answer[:2], answer[2] and streams[number].complete)
+            known[number, column] = answer
         return answer
 
     for _, number, column in sorted(todo, reverse=True)[:_MOST_FOLLOWED]:
         answer = resolve((number, column))
         if answer is not None:
-            streams[number].root[column], streams[number].root_cause[column] = answer
+            one = streams[number]
+            one.root[column], one.root_cause[column], one.root_sure[column] = answer
 
 
 _Place = tuple[int, int]

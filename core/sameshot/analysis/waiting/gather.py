@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from sameshot.analysis.communication.groups import most_ranks
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.matching.matched import Matched
 from sameshot.analysis.results import Group, RankSummary
@@ -30,15 +31,26 @@ def arrivals(ranks: Sequence[RankSummary], matched: Sequence[Matched], world: in
     for one in matched:
         recorded = groups.get(one.stream or one.key)
         guessed = recorded is None or recorded.name is None
-        size = recorded.size if recorded is not None and not guessed else world
-        if guessed and (one.source, one.stream) in divided:
-            size = len(one.ranks)
+        if not guessed:
+            size = _size(one, groups, world)
+        else:
+            size = len(one.ranks) if (one.source, one.stream) in divided else world
         at = telling_columns(ranks, one, size)
         told.append(_arrivals(ranks, one, recorded, size, at))
         dependencies.append(_arrivals(ranks, one, recorded, size, np.setdiff1d(dependency_columns(one), at)))
     streams = [one for one in told if one is not None]
     follow(streams, [one for one in dependencies if one is not None])
     return streams
+
+
+def _size(one: Matched, groups: Mapping[str, Group], world: int) -> int:
+    """How many ranks a recorded group has, or how many at most where no trace says: nobody counts as compared who is
+    not."""
+    known = [groups[key] for key in {one.key, one.stream, *one.streams} if key in groups]
+    sizes = [group.size for group in known if group.size is not None]
+    if sizes:
+        return max(sizes)
+    return max(min([world, *(most for group in known if (most := most_ranks(group.ranks)) is not None)]), 2)
 
 
 def _divided(ranks: Sequence[RankSummary], matched: Sequence[Matched], world: int) -> set[tuple[str, str]]:
@@ -70,7 +82,7 @@ def _arrivals(
     if spent is not None:
         told = blame(spent, last, lateness, significant)
         cause, since, elsewhere = told.cause, told.base, told.elsewhere
-    return Arrivals(
+    arrivals = Arrivals(
         found=found,
         group=group,
         size=size,
@@ -88,5 +100,8 @@ def _arrivals(
         elsewhere=elsewhere,
         root=np.asarray(found.ranks, dtype=np.int64)[last],
         root_cause=cause.copy(),
+        root_sure=np.ones(len(at), dtype=np.bool_),
         noise=noise,
     )
+    arrivals.root_sure[:] = arrivals.complete
+    return arrivals

@@ -34,7 +34,7 @@ def _moment(ranks: Sequence[RankSummary], one: Arrivals, column: int, labels: Se
         cause=CAUSES[int(one.cause[column])].value,
         start=int(one.start[last, column]),
         event=_event(ranks, one, last, column),
-        transfer=int(one.dur[last, column]),
+        transfer=int(one.dur[last, column]) if one.complete else None,
         waiting=int(one.wait[:, column].sum()),
         victim=labels[one.found.ranks[victim]],
         victim_start=int(one.start[victim, column]),

@@ -14,7 +14,8 @@ from sameshot.analysis.waiting.cause import CAUSES
 
 
 def waiting(streams: Sequence[Arrivals]) -> int | None:
-    """All waiting at matched collectives, summed over ranks, in ns; None where nothing tells."""
+    """All waiting at matched collectives, summed over ranks, in ns; None where nothing tells. At least so much: a rank
+    that was not compared may have come later."""
     return int(sum(int(one.wait.sum()) for one in streams)) if streams else None
 
 
@@ -24,9 +25,10 @@ def exposed_waiting(streams: Sequence[Arrivals]) -> int | None:
 
 
 def stragglers(ranks: Sequence[RankSummary], streams: Sequence[Arrivals], labels: Sequence[str]) -> list[Straggler]:
-    """Ranks that came last by more than noise, most expensive first."""
+    """Ranks that came last by more than noise, most expensive first. Nobody is charged with what a rank may have caused
+    that was not compared."""
     count = len(ranks)
-    last, of, caused, relayed = (np.zeros(count, dtype=np.int64) for _ in range(4))
+    last, of, caused, relayed, perhaps = (np.zeros(count, dtype=np.int64) for _ in range(5))
     causes: defaultdict[int, Counter[str]] = defaultdict(Counter)
     for one in streams:
         members = np.asarray(one.found.ranks, dtype=np.int64)
@@ -35,13 +37,17 @@ def stragglers(ranks: Sequence[RankSummary], streams: Sequence[Arrivals], labels
         cost = one.wait[:, at].sum(axis=0)
         mine = members[one.last[at]]
         np.add.at(last, mine, 1)
-        np.add.at(caused, one.root[at], cost)
+        sure = one.root_sure[at]
+        np.add.at(caused, one.root[at[sure]], cost[sure])
+        np.add.at(perhaps, one.root[at[~sure]], cost[~sure])
         other = one.root[at] != mine
         np.add.at(relayed, mine[other], cost[other])
-        for root, cause, ns in zip(one.root[at].tolist(), one.root_cause[at].tolist(), cost.tolist(), strict=True):
+        of_sure = (one.root[at[sure]].tolist(), one.root_cause[at[sure]].tolist(), cost[sure].tolist())
+        for root, cause, ns in zip(*of_sure, strict=True):
             causes[root][CAUSES[cause].value] += ns
     everything = waiting(streams) or 0
-    order = sorted(np.flatnonzero(last + caused).tolist(), key=lambda i: (-caused[i], -relayed[i], i))
+    found = np.flatnonzero(last + caused + perhaps).tolist()
+    order = sorted(found, key=lambda i: (-caused[i], -perhaps[i], -relayed[i], i))
     return [
         Straggler(
             label=labels[i],
@@ -53,6 +59,7 @@ def stragglers(ranks: Sequence[RankSummary], streams: Sequence[Arrivals], labels
             cause=_main_cause(causes[i]),
             causes=dict(causes[i].most_common()),
             relayed=int(relayed[i]),
+            perhaps=int(perhaps[i]),
         )
         for i in order
     ]
