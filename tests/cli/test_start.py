@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -56,3 +57,25 @@ def test_every_command_can_say_what_it_does(name: str) -> None:
     # In a process of its own: imports that one command makes must not hide what another lacks.
     code = f"from sameshot.cli.main import invoke; raise SystemExit(invoke([{name!r}, '--help']))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+def test_numpy_starts_no_threads_for_a_command_line_and_the_environment_stays_as_it_was() -> None:
+    code = (
+        "import os, sys; from sameshot.lean import import_numpy; before = dict(os.environ); import_numpy(); "
+        "assert 'numpy' in sys.modules; assert dict(os.environ) == before; "
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, env=without_threads()).strip() == "1"
+
+
+def test_a_number_of_threads_that_the_user_has_set_is_kept() -> None:
+    code = (
+        "import os, sys; from sameshot.lean import import_numpy; import_numpy(); assert 'numpy' not in sys.modules; "
+        "print(os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    environment = {**without_threads(), "OPENBLAS_NUM_THREADS": "2"}
+    assert subprocess.check_output([sys.executable, "-c", code], text=True, env=environment).strip() == "2"
+
+
+def without_threads() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}

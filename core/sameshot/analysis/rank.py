@@ -8,7 +8,7 @@ import numpy as np
 
 from sameshot.analysis import communication, device, host
 from sameshot.analysis.device.temporal import Occupancy, device_parts, occupancy
-from sameshot.analysis.device.work import gather
+from sameshot.analysis.device.work import Work, gather
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.host.data_wait import data_wait, feel, find_fetches
 from sameshot.analysis.host.pauses import pauses
@@ -28,19 +28,21 @@ def summarise(
     raw_size: int,
     raw_sha256: str,
     fetch_pattern: str | None = None,
+    work: Work | None = None,
 ) -> RankSummary:
     """Turn the frame of one trace into its summary.
 
     `base_ns` is the trace's base time (0: unknown). `window_ns` is what the verifier found (CLOCK_REALTIME): the same
     window as in the manifest, from the first to the last recorded event of any kind. `fetch_pattern` says which
-    annotations fetch data, where it is not torch's DataLoader.
+    annotations fetch data, where it is not torch's DataLoader. `work` is what `gather` made of the frame, where it is
+    known.
     """
     first, last = (moment - base_ns for moment in window_ns)
     main = host.main_thread(frame)
     window = (first, last)
     fetches = find_fetches(frame, main, window, fetch_pattern)
     spans = host.part_spans(frame, main, first, last, Spans() if fetches is None else fetches.spans)
-    work = gather(frame)
+    work = gather(frame) if work is None else work
     running = occupancy(work, window)
     felt = feel(frame, work, running, main, fetches)
     on_device = device.measure(frame, window=window, felt=felt.idle, work=work, found=running)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 
+from sameshot.analysis.device.work import Work, gather
 from sameshot.analysis.files import replace
 from sameshot.analysis.hta.tables import Rounding, TablePart, part_of, tables_of, write_tables
 from sameshot.analysis.job import reduce_ranks
@@ -239,11 +240,14 @@ def _map_all(jobs: list[_Job], workers: int) -> Generator[tuple[RankSummary, Tab
 
 def _map(job: _Job) -> tuple[RankSummary, TablePart | None]:
     loaded = load(Storage.open(job.url), job.prefix, job.target, cache=job.cache)
-    part = None if job.tables is None else part_of(loaded.frame, job.target.identity.rank, job.tables)
-    return _summarise(loaded, job.target, job.fetch_pattern), part
+    work = gather(loaded.frame)
+    part = None if job.tables is None else part_of(loaded.frame, job.target.identity.rank, job.tables, work)
+    return _summarise(loaded, job.target, job.fetch_pattern, work), part
 
 
-def _summarise(loaded: Loaded, target: Target, fetch_pattern: str | None = None) -> RankSummary:
+def _summarise(
+    loaded: Loaded, target: Target, fetch_pattern: str | None = None, work: Work | None = None
+) -> RankSummary:
     return summarise(
         loaded.frame,
         target_id=target.target_id,
@@ -253,4 +257,5 @@ def _summarise(loaded: Loaded, target: Target, fetch_pattern: str | None = None)
         raw_size=loaded.raw_size,
         raw_sha256=loaded.raw_sha256,
         fetch_pattern=fetch_pattern,
+        work=work,
     )

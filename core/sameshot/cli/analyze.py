@@ -12,6 +12,7 @@ import typer
 from sameshot.cli.bars import bar
 from sameshot.cli.options import Output, OutputOption, WorkersOption, print_json
 from sameshot.cli.tables import say
+from sameshot.lean import import_numpy
 
 
 class Engine(enum.StrEnum):
@@ -51,6 +52,7 @@ def analyze(
 ) -> None:
     """Analyse a capture. Exit code 3 when a rank is missing from it: the report then says which."""
     gc.disable()
+    import_numpy()
     from sameshot.analysis import analyze as analyze_capture
     from sameshot.analysis import headline
     from sameshot.analysis.hta.tables import Rounding

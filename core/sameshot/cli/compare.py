@@ -9,6 +9,7 @@ import typer
 
 from sameshot.cli.options import Output, OutputOption, print_json
 from sameshot.cli.tables import say
+from sameshot.lean import import_numpy
 
 
 def register(app: typer.Typer) -> None:
@@ -31,6 +32,7 @@ def compare(
 
     Exit code 3 when a rank is missing from either capture: the comparison then says which.
     """
+    import_numpy()
     from sameshot.analysis.compare.run import compare_captures, write
 
     found = compare_captures(before, after, cache=None if out is None else out / "columns")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sameshot.errors import SameshotError
+from sameshot.lean import import_numpy
 
 if TYPE_CHECKING:  # most captures are read in one process
     from concurrent.futures import ProcessPoolExecutor
@@ -69,6 +70,7 @@ def _begin(parent: int, progress: Any) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)  # it was gone before the kernel knew what to do then
+    import_numpy()  # before what there is to do is unpickled, which brings all imports
 
 
 _progress: Any = None
