@@ -44,7 +44,7 @@ def host_bound(frame: Frame, work: Work, busy: Spans, window: tuple[int, int], f
 
 def host_gaps(work: Work, busy: Spans, first: int) -> tuple[Spans, Ints]:
     """(the host-bound gaps since `first`, the lane of the launching thread of each)."""
-    if not len(busy):
+    if not len(busy) or not len(work.runtime):
         return Spans(), np.empty(0, dtype=np.int64)
     start, end = np.concatenate(([first], busy.end[:-1])), busy.start
     # The first row that starts there is the longest of them, so it has a duration and did end the gap.

@@ -19,7 +19,7 @@ import numpy as np
 
 from sameshot.analysis import names
 from sameshot.analysis.device.temporal import Occupancy
-from sameshot.analysis.device.work import Work
+from sameshot.analysis.device.work import NO_CALL, Work
 from sameshot.analysis.frame import Frame, Rows
 from sameshot.analysis.host.parts import on
 from sameshot.analysis.intervals import EMPTY, Ints, Spans, union
@@ -106,7 +106,8 @@ def _blocking_copies(frame: Frame, work: Work) -> Rows:
         return work.rows[:0]
     pageable = frame.named(names.is_pageable)[work.rows.name[copies]]
     call = work.call[copies]
-    synchronous = (call >= 0) & ~frame.named(names.is_asynchronous)[work.runtime.name[call]]
+    synchronous = call != NO_CALL
+    synchronous[synchronous] = ~frame.named(names.is_asynchronous)[work.runtime.name[call[synchronous]]]
     compute = ~work.memory & ~work.communication
     critical: Ints = EMPTY
     if compute.any():
