@@ -10,12 +10,13 @@ import importlib
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
-
-import typer
+from typing import TYPE_CHECKING, NoReturn
 
 import sameshot
 from sameshot.errors import SameshotError
+
+if TYPE_CHECKING:  # processes that read traces import this module again, and run no command line
+    import typer
 
 COMMANDS = {
     "run": "run",
@@ -39,6 +40,8 @@ COMMANDS = {
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
     """The command line: with all commands, or with no more than the module of the one that `arguments` begin with."""
+    import typer
+
     app = typer.Typer(
         name="sameshot",
         help="On-demand profiling for distributed PyTorch training: a few seconds of traces from every rank, now.",
@@ -49,29 +52,22 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         epilog="Start with: sameshot run -- torchrun --nproc-per-node 2 train.py, then in another terminal: "
         "sameshot capture --duration 2s --wait",
     )
-    app.callback()(_root)
+
+    def version(wanted: bool) -> None:
+        if wanted:
+            typer.echo(f"sameshot {sameshot.__version__}")
+            raise typer.Exit
+
+    @app.callback()
+    def root(
+        _: bool = typer.Option(False, "--version", callback=version, is_eager=True, help="Print the version."),
+    ) -> None:
+        pass
+
     wanted = COMMANDS.get(arguments[0]) if arguments else None
     for name in dict.fromkeys(COMMANDS.values()) if wanted is None else (wanted,):
         importlib.import_module(f"sameshot.cli.{name}").register(app)
     return app
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"sameshot {sameshot.__version__}")
-        raise typer.Exit
-
-
-def _root(
-    _: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-) -> None:
-    pass
-
-
-# Newer versions of typer carry their own click; its public names lead to the right base class either way.
-_ClickException: type[typer.BadParameter] = next(
-    base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
-)
 
 
 # What only some commands need; a plain install can talk to a coordinator without them.
@@ -93,9 +89,15 @@ def main() -> None:
 
 def invoke(arguments: list[str]) -> int:
     """Run one command line; returns the exit code and prints errors to standard error."""
+    import typer
+
+    # Newer versions of typer carry their own click; its public names lead to the right base class either way.
+    refused: type[typer.BadParameter] = next(
+        base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
+    )
     try:
         result = application(arguments)(args=arguments, standalone_mode=False)
-    except _ClickException as error:
+    except refused as error:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
