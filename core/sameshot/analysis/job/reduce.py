@@ -57,7 +57,7 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
     labels = _labels(ranks)
     came = arrivals(ranks, matched, expected)
     evidence = late.gather(ranks, came)
-    verdict = late.judge(ranks, evidence, cross_rank=cross_rank, common=common)
+    verdict = late.judge(ranks, evidence, cross_rank=cross_rank, common=common, world=expected, clocks=clocks)
     blamed = with_causes(stragglers(ranks, came, labels), verdict.ranks)
     rates = bandwidth(ranks, came)
     uneven = imbalance(ranks, labels)

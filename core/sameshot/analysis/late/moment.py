@@ -10,15 +10,26 @@ import numpy as np
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.late.evidence import Evidence, undecided
 from sameshot.analysis.late.groups import waits_of
-from sameshot.analysis.late.limits import FLOOR, LEAST_STEPS, METHOD, SHARE_OF_STEP, SHARE_OF_WAITING, SHARE_OF_WINDOW
+from sameshot.analysis.late.limits import (
+    FLOOR,
+    LEAST_STEPS,
+    METHOD,
+    SHARE_OF_STEP,
+    SHARE_OF_WAITING,
+    SHARE_OF_WINDOW,
+    TIMES_OTHERS,
+)
+from sameshot.analysis.late.starts import contradicted
 from sameshot.analysis.late.words import counted, mostly_in, others_wait, who
-from sameshot.analysis.results import Cause, Confidence, Lateness, LateRank, Lost, RankSummary, Verdict
+from sameshot.analysis.results import Cause, Clocks, Confidence, Lateness, LateRank, Lost, RankSummary, Verdict
 from sameshot.analysis.text import count, ms, percent
 from sameshot.analysis.waiting.arrivals import Arrivals
 from sameshot.analysis.waiting.cause import CAUSES
 
 
-def single_moment(ranks: Sequence[RankSummary], usable: Sequence[Evidence], common: int | None) -> Lateness:
+def single_moment(
+    ranks: Sequence[RankSummary], usable: Sequence[Evidence], common: int | None, clocks: Clocks | None = None
+) -> Lateness:
     """Too few steps to call anything steady: name the most expensive moment, if it stands out and surely is one."""
     longest = max(usable, key=lambda one: one.lateness.shape[1])
     few = f"Only {counted(longest)} could be matched on all ranks; a verdict takes {LEAST_STEPS}."
@@ -39,6 +50,26 @@ def single_moment(ranks: Sequence[RankSummary], usable: Sequence[Evidence], comm
     cause = CAUSES[int(arrivals.root_cause[first])]
     if one.per_step and one.lateness.shape[1] > 1 and cause is not Cause.INHERITED and not _always(one, index):
         return undecided(few, usable)
+    others = max((e.cost for e in episodes if int(e.arrivals.root[e.columns[0]]) != index), default=0)
+    if not one.per_step and cause is not Cause.INHERITED and TIMES_OTHERS * others > best.cost:
+        return undecided(few, usable)
+    if cause is Cause.OTHER_GROUP:
+        return undecided(
+            f"{few} The most expensive moment came about because of what other groups did, in which nobody was found "
+            "to blame.",
+            usable,
+        )
+    if any(
+        contradicted(ranks, arrivals, row, best.columns[arrivals.last[best.columns] == row], clocks)
+        for row in np.unique(arrivals.last[best.columns]).tolist()
+    ):
+        return undecided(
+            f"{few} At the most expensive moment the rank with the shortest record started with the others: it left "
+            "early.",
+            usable,
+        )
+    # Where no steps are known, what looks like one moment may be chance in several.
+    doubtful = one.assumes_clocks or cause is Cause.UNKNOWN or (not one.per_step and cause is not Cause.INHERITED)
     rank = ranks[index]
     victims = len(one.ranks) - 1
     where = mostly_in(arrivals, best.columns) or arrivals.where
@@ -55,7 +86,7 @@ def single_moment(ranks: Sequence[RankSummary], usable: Sequence[Evidence], comm
         cause=cause,
         excess=None,
         python=None,
-        confidence=Confidence.LOW if one.assumes_clocks or cause is Cause.UNKNOWN else Confidence.MEDIUM,
+        confidence=Confidence.LOW if doubtful else Confidence.MEDIUM,
         sentence=f"{who(rank)} is late: {others_wait(victims)} {ms(best.cost)} in all for it (up to {ms(best.longest)} "
         f"each) in {'one' if times == 1 else times} {kind}; this rests on {rests}",
         lost=_lost_at(arrivals, first) if index == one.ranks[int(arrivals.last[first])] else None,

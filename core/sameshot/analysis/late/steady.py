@@ -9,10 +9,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from sameshot.analysis.late.chance import Bounds
 from sameshot.analysis.late.evidence import Evidence
 from sameshot.analysis.late.limits import FLOOR, LEAST_STEPS, SHARE_OF_STEP, STEADY, TIMES_NOISE
+from sameshot.analysis.late.starts import contradicted
 from sameshot.analysis.late.words import mostly_in, others_wait, who
-from sameshot.analysis.results import Cause, Confidence, LateRank, Lost, PartTimes, RankSummary
+from sameshot.analysis.results import Cause, Clocks, Confidence, LateRank, Lost, PartTimes, RankSummary
 from sameshot.analysis.text import ms
 from sameshot.analysis.waiting.cause import CAUSES, explain, explain_lost, step_excess, window_excess
 
@@ -33,6 +35,14 @@ class Judged(msgspec.Struct, frozen=True):
     named: list[Candidate]
     unexplained: list[str]
     passing: list[str]  # came last because they waited elsewhere, for whom is not known
+    chance: list[int]  # rows: by so much as chance makes possible
+    early: list[str]  # their records are short, but by one clock they started with the others
+    bounds: Bounds
+
+    @property
+    def open(self) -> bool:
+        """Did somebody come last steadily who is not named?"""
+        return bool(self.unexplained or self.passing or self.chance or self.early)
 
     @property
     def reach(self) -> float:
@@ -40,7 +50,9 @@ class Judged(msgspec.Struct, frozen=True):
         return float(self.median.max()) / max(self.threshold, 1)
 
 
-def judged_steps(ranks: Sequence[RankSummary], evidence: Evidence) -> Judged:
+def judged_steps(
+    ranks: Sequence[RankSummary], evidence: Evidence, bounds: Bounds, clocks: Clocks | None = None
+) -> Judged:
     median = np.median(evidence.lateness, axis=1)
     threshold = _threshold(evidence, median)
     steady = (evidence.lateness >= threshold / 2).mean(axis=1)
@@ -48,21 +60,31 @@ def judged_steps(ranks: Sequence[RankSummary], evidence: Evidence) -> Judged:
     named: list[Candidate] = []
     unexplained: list[str] = []
     passing: list[str] = []
+    chance: list[int] = []
+    early: list[str] = []
     for row in chosen:
-        late = _late_rank(ranks, evidence, row, chosen, float(median[row]), float(steady[row]), threshold)
+        if bounds.margin[row] < bounds.named[row]:
+            chance.append(row)
+            continue
+        one = evidence.arrivals
+        if contradicted(ranks, one, row, np.flatnonzero(one.significant & (one.last == row)), clocks):
+            early.append(ranks[evidence.ranks[row]].label)
+            continue
+        sure = bool(bounds.margin[row] >= bounds.sure[row])
+        late = _late_rank(ranks, evidence, row, chosen, float(median[row]), float(steady[row]), threshold, sure=sure)
         if late is None:
             unexplained.append(ranks[evidence.ranks[row]].label)
-        elif late.late.cause is Cause.OTHER_GROUP and late.root == late.index:
+        elif late.root_cause is Cause.OTHER_GROUP:
             passing.append(late.late.label)
         else:
             named.append(late)
-    return Judged(evidence, median, steady, threshold, named, unexplained, passing)
+    return Judged(evidence, median, steady, threshold, named, unexplained, passing, chance, early, bounds)
 
 
 def _threshold(evidence: Evidence, median: npt.NDArray[np.float64]) -> int:
     spread = np.median(np.abs(evidence.lateness - median[:, None]), axis=1)
     others = np.delete(spread, int(median.argmax()))
-    noise = float(np.median(others)) if len(others) > 1 else 0.0  # of two ranks, the other one is typical by definition
+    noise = float(np.median(others)) if len(others) > 1 else 0.0  # of two ranks, `chance` tells
     floor = FLOOR.get(evidence.source, max(FLOOR.values()))
     share = SHARE_OF_STEP.get(evidence.source, max(SHARE_OF_STEP.values()))
     return int(max(share * evidence.step_time, TIMES_NOISE * noise, floor))
@@ -76,6 +98,8 @@ def _late_rank(
     lateness: float,
     steady: float,
     threshold: int,
+    *,
+    sure: bool,
 ) -> Candidate | None:
     """Everything about one late rank; None where nothing in its own main thread explains it (gloo)."""
     index = evidence.ranks[row]
@@ -101,7 +125,7 @@ def _late_rank(
     steps = evidence.lateness.shape[1]
     clear = lateness >= 2 * threshold and steady >= 0.9 and steps >= 2 * LEAST_STEPS
     counted = rank.steps.confidence is Confidence.HIGH
-    sure = clear and per_step and counted and not evidence.assumes_clocks
+    sure = sure and clear and per_step and counted and not evidence.assumes_clocks
     if evidence.source != "gloo":
         sure = sure and evidence.arrivals.complete and not evidence.arrivals.guessed
     python = rank.untraced_python[0].name if cause is Cause.UNTRACED and rank.untraced_python else None
@@ -137,17 +161,17 @@ def _parts(ranks: Sequence[RankSummary], evidence: Evidence, row: int) -> list[P
 def _lost(evidence: Evidence, row: int, late: Sequence[int]) -> Lost | None:
     """What one rank's device did for longer than those of its punctual peers, per step."""
     spent = evidence.arrivals.spent
-    units = evidence.lateness.shape[1]
     peers = [i for i in range(len(evidence.ranks)) if i not in late] or [
         i for i in range(len(evidence.ranks)) if i != row
     ]
-    columns = np.flatnonzero(evidence.unit >= 0)
-    columns = columns[columns > 0]  # nothing is known of what was before the first
+    # Nothing is known of what was before the first collective, so its step is left out: only whole ones are counted.
+    counted = np.unique(evidence.unit[evidence.unit > evidence.unit[0]])
+    columns = np.flatnonzero(np.isin(evidence.unit, counted))
     if spent is None or not len(columns):
         return None
     since = spent.since[:4]
     excess = since[:, row, columns] - since[:, peers][:, :, columns].mean(axis=1)
-    per_unit = excess.sum(axis=1) / max(units, 1)
+    per_unit = excess.sum(axis=1) / len(counted)
     return Lost(*(int(value) for value in per_unit))
 
 
