@@ -11,7 +11,7 @@ from make_job import GpuJob, Slow
 from planted import detailed, manifest_for, mapped, verdict
 
 from sameshot.analysis import Summary, reduce_ranks
-from sameshot.analysis.results import Cause, Confidence, Lost, Verdict
+from sameshot.analysis.results import Cause, Confidence, Lost, StepMethod, Steps, Stream, Verdict
 from sameshot.analysis.waiting.cause import CAUSES, Spent, because, blame, explain_lost
 
 MS = 1_000_000
@@ -200,6 +200,69 @@ def test_the_bubble_of_a_pipeline_is_nobodys_fault() -> None:
     assert summary.stragglers[0].cause == "other_group"
 
 
+def test_what_a_late_rank_lost_per_step_is_the_same_however_many_steps_were_recorded() -> None:
+    """Two ranks, a step every 20 ms with one collective that ends in its 15th. Rank 1 computes 14 ms each, rank 0
+    10 ms: it waits 4 ms. Nothing is known of what was before the first one."""
+    key = "group 1 [0, 1]"
+    for steps in (5, 12):
+        ends = [15_000.0 + 20_000 * k for k in range(steps)]
+        ranks = []
+        for number, computes in enumerate((10_000, 14_000)):
+            dur = 14_900 - computes
+            one = stream(key, ["all_reduce 10 Float"] * steps, ends, [dur] * steps)
+            one = msgspec.structs.replace(
+                one, exposed=one.dur, compute=(computes * US,) * steps, other=(0,) * steps, data=(0,) * steps
+            )
+            edges = tuple(20_000 * US * k for k in range(steps + 1))
+            made = rank(number, [one], [group(key, 2)])
+            marked = Steps(StepMethod.PROFILER_STEP, Confidence.HIGH, "", edges)
+            ranks.append(msgspec.structs.replace(made, steps=marked))
+        late = reduced(ranks).late.ranks
+        assert [(one.rank, one.cause, one.lateness_per_step) for one in late] == [(1, Cause.COMPUTE, 4 * MS)]
+        assert late[0].lost == Lost(4 * MS, 0, 0, 0)
+
+
+def test_one_long_wait_is_not_blamed_for_what_comes_after() -> None:
+    """Two tensor parallel groups of four, four data parallel groups of two across them. Rank 1 computes 5 ms longer in
+    each of 20 steps, rank 3 once 30 ms longer. In a common step three wait 5 ms for rank 1, then four in the data
+    parallel groups: 35 ms. In the one step rank 3 costs 30 + 25 + 30 ms, then 4 x 30 ms."""
+    steps, late, once = 20, 5_000, 30_000  # µs
+    tensor = ["group a [0, 1, 2, 3]"] * 4 + ["group b [4, 5, 6, 7]"] * 4
+    data = [f"group {n} [{n}, {n + 4}]" for n in range(4)] * 2
+    first: list[list[tuple[int, int, int, int]]] = [[] for _ in range(8)]  # end, duration, compute, other
+    second: list[list[tuple[int, int, int, int]]] = [[] for _ in range(8)]
+    for k in range(steps):
+        begin = 1_000 + 70_000 * k
+        computes = [10_000 + late * (n == 1) + once * (n == 3 and k == 2) for n in range(8)]
+        ends = [begin + max(computes[n - n % 4 : n - n % 4 + 4]) + 1_000 for n in range(8)]
+        starts = [end + 5_000 for end in ends]
+        for n in range(8):
+            dur = ends[n] - begin - computes[n]
+            end = max(starts[n], starts[n - 4]) + 2_000
+            first[n].append((ends[n], dur, computes[n] + (5_000 if k else 0), second[n][-1][1] if k else 0))
+            second[n].append((end, end - starts[n], computes[n] + 5_000, dur))
+
+    def told(key: str, calls: list[tuple[int, int, int, int]]) -> Stream:
+        ends, durs, compute, other = zip(*calls, strict=True)
+        one = stream(key, ["all_reduce 10 Float"] * steps, ends, durs)
+        columns = {"compute": tuple(c * US for c in compute), "other": tuple(o * US for o in other)}
+        return msgspec.structs.replace(one, exposed=one.dur, data=(0,) * steps, **columns)
+
+    summary = reduced(
+        [
+            rank(
+                n,
+                [told(tensor[n], first[n]), told(data[n], second[n])],
+                [group(tensor[n], 4, tensor[n][6]), group(data[n], 2, data[n][6])],
+            )
+            for n in range(8)
+        ]
+    )
+    caused = {one.label: one.caused / MS for one in summary.stragglers}
+    # Of the first data parallel collectives nothing is known of before: they are charged to who came last there.
+    assert caused == {"rank 1": 19 * 35 - 3 * 5, "rank 3": 85 + 120 + 5, "rank 0": 5, "rank 2": 5}
+
+
 # ---- the arithmetic, by hand
 
 
@@ -261,3 +324,11 @@ def test_summaries_of_older_versions_without_those_columns_are_still_compared() 
         for rank in ranks
     ]
     assert named(reduce_ranks(manifest_for(run, ranks), old)) == [(1, Cause.UNKNOWN)]
+
+
+def test_of_several_causes_since_then_the_latest_counts_if_it_explains_nearly_all() -> None:
+    """Rank 0 computes 5 ms longer each time; before the second collective it was held up for 25 ms in another group,
+    for which the others have waited there."""
+    even = (10, 0, 0, 0, 0)
+    told = spent([(15, 0, 0, 0, 0), (15, 0, 0, 25, 0), (15, 0, 0, 0, 0)], [even, even, even])
+    assert causes(told, [0] * 3, [5, 30, 5], [True] * 3)[1:] == [Cause.OTHER_GROUP, Cause.COMPUTE]

@@ -29,6 +29,7 @@ from sameshot.analysis.text import ms
 
 _LEAST_STEPS = 5
 _SHARE_OF_LATENESS = 0.5
+_NEARLY_ALL = 0.8
 _SHARE_OF_THRESHOLD = 0.75
 
 _CAUSES: tuple[tuple[Cause, tuple[Part, ...]], ...] = (
@@ -114,21 +115,36 @@ def blame(spent: Spent, last: Ints, lateness: npt.NDArray[np.float64], significa
     base = np.maximum(base, columns - _LONGEST)
     sums = np.cumsum(spent.since, axis=2)
     whole = sums.sum(axis=1)
-    # Before the first collective nothing is known: what happened since then counts from there.
-    low = np.maximum(base, 0)
-    mine = sums[:, last, columns] - sums[:, last, low]
-    excess = mine - (whole - whole[:, low] - mine) / peers
+
+    def since(base: Ints) -> npt.NDArray[np.float64]:
+        # Before the first collective nothing is known: what happened since then counts from there.
+        low = np.maximum(base, 0)
+        mine = sums[:, last, columns] - sums[:, last, low]
+        excess: npt.NDArray[np.float64] = mine - (whole - whole[:, low] - mine) / peers
+        return excess
+
+    excess = since(base)
     amounts = np.concatenate((excess[:4], np.zeros((1, count))))
     early = (base < 0) & (columns > 0)
     amounts[INHERITED, early] = np.maximum(lateness[0] + excess[4], 0)[early]  # what the peers have not yet waited
     largest = amounts.argmax(axis=0)
-    cause = np.where(amounts[largest, columns] >= _SHARE_OF_LATENESS * np.maximum(lateness, 1), largest, UNKNOWN)
+    half = _SHARE_OF_LATENESS * np.maximum(lateness, 1)
+    cause = np.where(amounts[largest, columns] >= half, largest, UNKNOWN)
+    # Several may explain it since then, and the others have waited for most of that already: then the one counts that
+    # explains nearly all since the previous collective. (That alone proves nothing: who waits may compute ahead.)
+    lately = np.where(amounts[:4] >= half, since(columns - 1)[:4], 0)
+    latest = lately.argmax(axis=0)
+    newer = (
+        (lately[latest, columns] >= _NEARLY_ALL * np.maximum(lateness, 1)) & (latest != cause) & (base < columns - 1)
+    )
+    cause, base = np.where(newer, latest, cause), np.where(newer, columns - 1, base)
+    elsewhere = np.where(newer, lately[OTHER_GROUP], amounts[OTHER_GROUP])
     first = spent.since[:4, :, 0]
     grown = first[:, last[0]].sum() - (first.sum() - first[:, last[0]].sum()) / peers
     cause[0] = INHERITED if grown < _SHARE_OF_LATENESS * lateness[0] else UNKNOWN
     if cause[0] == UNKNOWN:
         cause[cause == INHERITED] = UNKNOWN
-    return Blame(cause, base, amounts[OTHER_GROUP].astype(np.int64))
+    return Blame(cause, base, elsewhere.astype(np.int64))
 
 
 def explain_lost(lost: Lost, lateness: float) -> Cause:

@@ -27,20 +27,23 @@ def follow(telling: Sequence[Arrivals], dependencies: Sequence[Arrivals]) -> Non
         for number, one in enumerate(telling)
         for column in np.flatnonzero(one.significant & (one.cause == OTHER_GROUP)).tolist()
     ]
+    members = [frozenset(one.found.ranks) for one in streams]
     known: dict[_Place, tuple[int, int, bool] | None] = {}
 
     def next_of(place: _Place) -> _Place | None:
         number, column = place
         one = streams[number]
-        elsewhere = of_rank[one.found.ranks[int(one.last[column])]]
+        everywhere = of_rank[one.found.ranks[int(one.last[column])]]
+        # Where all of these were, all left together: whoever waited there was not held up for longer than they.
+        elsewhere = [(other, row) for other, row in everywhere if not members[other] >= members[number]]
         if number < len(telling):
             if one.cause[column] != OTHER_GROUP:
                 return None
-            return _waited_before(streams, elsewhere, place, int(one.elsewhere[column]))
+            return _waited_lately(streams, elsewhere, place)
         # What the other side of a pipeline does is no measure: only whether it was itself late, or held up, counts.
-        mine = [(other, row) for other, row in elsewhere if other < len(telling)]
+        mine = [(other, row) for other, row in everywhere if other < len(telling)]
         return _late_before(streams, mine, place) or _waited_before(
-            streams, elsewhere, place, int(one.lateness[column])
+            streams, elsewhere, _interval(one, column), int(one.lateness[column])
         )
 
     def resolve(place: _Place) -> tuple[int, int, bool] | None:
@@ -106,24 +109,44 @@ def _late_before(streams: Sequence[Arrivals], elsewhere: Sequence[tuple[int, int
     return best[1] if best is not None and enough else None
 
 
+def _waited_lately(streams: Sequence[Arrivals], elsewhere: Sequence[tuple[int, int]], place: _Place) -> _Place | None:
+    """In which collective of another group the last arriver of this one waited longest, looking back no farther than it
+    takes to explain its lateness: what held it up before, the others may have waited for already."""
+    number, column = place
+    one = streams[number]
+    row, base = int(one.last[column]), int(one.since[column])
+    until = int(one.start[row, column])
+    back = 1
+    while column - back > base:
+        since = int(one.start[row, column - back])
+        found = _waited_before(streams, elsewhere, (since, until), int(one.lateness[column]))
+        if found is not None:
+            return found
+        back *= 2
+    return _waited_before(streams, elsewhere, _interval(one, column), int(one.elsewhere[column]))
+
+
 def _waited_before(
-    streams: Sequence[Arrivals], elsewhere: Sequence[tuple[int, int]], place: _Place, explain: int
+    streams: Sequence[Arrivals],
+    elsewhere: Sequence[tuple[int, int]],
+    interval: tuple[int, int],
+    explain: int,
 ) -> _Place | None:
-    """In which collective of another group the last arriver of this one waited longest since its lateness began; None
-    where its waits do not make up half of `explain` ns."""
-    since, until = _interval(streams[place[0]], place[1])
+    """In which collective of other groups a rank waited longest in an interval, the latest of those that differ by no
+    more than noise; None where its waits do not make up half of `explain` ns."""
+    since, until = interval
     best: tuple[int, _Place] | None = None
     total = 0
     for other, row in elsewhere:
         one = streams[other]
         low, high = _within(one, row, since, until)
-        if one.found.key == streams[place[0]].found.key or low >= high:
+        if low >= high:
             continue
         # Only what was waited inside the interval: the wait is the first part of a collective.
         begin = one.start[row, low:high]
         inside = np.minimum(begin + one.wait[row, low:high], until) - np.maximum(begin, since)
         total += int(np.maximum(inside, 0).sum())
-        longest = int(inside.argmax())
+        longest = int(np.flatnonzero(inside >= inside.max() - one.noise)[-1])
         if best is None or inside[longest] > best[0]:
             best = (int(inside[longest]), (other, low + longest))
     if best is None or best[0] <= 0 or total < _SHARE_OF_OTHER * explain:
