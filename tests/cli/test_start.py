@@ -41,7 +41,7 @@ def test_asking_for_help_of_any_command_loads_neither_capture_nor_analysis() -> 
 
 def test_analysis_loads_nothing_of_capture() -> None:
     unused = brought_in("from sameshot.cli.main import invoke; assert invoke(['analyze', '/nowhere/at/all']) == 5")
-    assert unused.isdisjoint({"grpc", "torch", "pandas", "asyncio", "rich.console"})
+    assert unused.isdisjoint({"grpc", "torch", "pandas", "asyncio", "multiprocessing", "rich.console"})
 
 
 def test_every_command_is_found_both_among_all_and_alone() -> None:
