@@ -340,7 +340,9 @@ def test_a_full_node_is_archive_failed_with_the_bytes_kept_and_room_lets_it_go_o
                 fill(ballast)
                 fact = await until(lambda: _waits_for_room(caller, capture, lucky), "the wait for room")
                 ballast.unlink()
-                await caller.until_archived(capture, lucky)
+                archived = await caller.until_archived(capture, lucky)
+                assert archived.artifact is not None
+                assert archived.artifact.columns is None, "a disk that was full is for traces first"
 
     in_loop(scenario)()
 

@@ -149,6 +149,9 @@ class Delivery:
                     detail = f"The node's disk is full, so its bytes could not be prepared. {_kept(target)}"
                     raise _GivenUp(FailureReason.ARCHIVE_FAILED, detail) from error
                 self._book.merge(target, msgspec.structs.replace(target.fact, note="waits for room on the node's disk"))
+                if job.columns:
+                    log.warning("no columns path=%s why='the disk is full, and the trace comes first'", target.raw)
+                    job = msgspec.structs.replace(job, columns="")
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 

@@ -136,6 +136,8 @@ class Window:
         if end[last] > self.end_ns:
             self.end_ns = int(end[last])
             self._end_is_lossy = lossy is not None and bool(lossy[rows[last]])
+        # Numbers may follow, by `add`.
+        self._early, self._late = _inside(self.start_ns, 1), _inside(self.end_ns, -1)
 
     def add(self, events: Decoded) -> None:
         """Take in one block."""
@@ -206,8 +208,12 @@ class Window:
         if end > self.end_ns:
             self.end_ns = end
             self._end_is_lossy = lossy
-            # A margin for what float64 loses: more than a few units in the last place at this size.
-            self._late = (end - 10 - (abs(end) >> 48)) / 1000
+            self._late = _inside(end, -1)
+
+
+def _inside(border: int, inwards: int) -> float:
+    """µs by which no number that moves this border lies: a margin for what float64 loses, a few units at this size."""
+    return (border + inwards * (10 + (abs(border) >> 48))) / 1000
 
 
 def _table(values: Sequence[str], wanted: frozenset[str]) -> Bools:
