@@ -128,8 +128,9 @@ def test_columns_of_another_trace_are_refused_though_their_digest_is_right(tmp_p
     assert "was made from another trace" in bad.problems[0]
 
 
-def test_what_is_no_columns_is_refused_though_its_digest_is_right(tmp_path: Path) -> None:
+def test_where_published_columns_cannot_be_used_the_trace_is_read_and_the_summary_says_so(tmp_path: Path) -> None:
     path = capture(tmp_path)
+    before = map_target(str(path), "rank/0")
     file_of(path).write_bytes(b"nothing")
 
     def claim(artifact: Any) -> Any:
@@ -137,10 +138,15 @@ def test_what_is_no_columns_is_refused_though_its_digest_is_right(tmp_path: Path
         return msgspec.structs.replace(artifact, columns=columns)
 
     edit(path, claim)
-    with pytest.raises(VerificationFailed, match="columns of rank 0"):
-        analyze(str(path), None)
+    after = map_target(str(path), "rank/0")
+    assert loading.UNUSABLE_COLUMNS not in before.trace.oddities
+    assert after.trace.oddities == before.trace.oddities | {loading.UNUSABLE_COLUMNS: 1}
+    assert msgspec.structs.replace(after, trace=before.trace) == before
     [bad] = inspect_capture(*locate(str(path))).failed
     assert "is not the file of columns" in bad.problems[0]
+    file_of(path, columns=False).unlink()
+    with pytest.raises(VerificationFailed, match=r"columns of rank 0 .* Nor does the trace stand in"):
+        analyze(str(path), None)
 
 
 def test_columns_of_a_schema_from_the_future_are_left_alone_and_the_trace_is_read(tmp_path: Path) -> None:

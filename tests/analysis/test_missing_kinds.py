@@ -30,7 +30,7 @@ KINDS: dict[str, list[dict[str, Any]]] = {
     "operator": [span("cpu_op", "aten::add", 100 * i + 30, 20) for i in range(4)],
     "call": [span("cuda_runtime", "cudaLaunchKernel", 100 * i + 35, 5, correlation=10 * i + 1) for i in range(4)]
     + [span("cuda_runtime", "cudaMemcpy", 100 * i + 25, 5, correlation=10 * i + 2) for i in range(4)],
-    "kernel": [span("kernel", "gemm", 100 * i + 50, 5, 7, device=0, stream=7, correlation=10 * i + 1) for i in range(4)],
+    "kernel": [span("kernel", "gemm", 100 * i + 50, 5, 7, device=0, stream=7, correlation=10*i + 1) for i in range(4)],
     "nccl": [
         span("kernel", "ncclDevKernel_AllReduce", 100 * i + 60, 5, 8, device=0, stream=8, correlation=10 * i + 3)
         for i in range(4)

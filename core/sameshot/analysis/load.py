@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -34,6 +34,9 @@ from sameshot.trace.verify import VerifiedTrace
 CACHE_FROM = 4 << 20
 """Bytes of JSON; smaller traces are parsed again faster than anybody would miss the columns."""
 
+UNUSABLE_COLUMNS = "files of columns that can't be used, so the trace was read"
+"""Among the oddities of a trace."""
+
 _BLOCK = 1 << 20
 
 
@@ -55,7 +58,10 @@ def load(storage: Storage, prefix: str, target: Target, *, cache: Path | None = 
     """
     artifact = artifact_of(target)
     if artifact.columns is not None and is_known(artifact.columns.schema):
-        return _from_columns(storage, prefix, target, artifact)
+        try:
+            return _from_columns(storage, prefix, target, artifact)
+        except ColumnsError as error:
+            return _instead_of_columns(storage, prefix, target, artifact, error)
     if cache is not None and artifact.raw_size < CACHE_FROM:
         cache = None
     if cache is not None and (found := _from_cache(cache, artifact)) is not None:
@@ -108,43 +114,62 @@ def load_trace(stream: BinaryIO, target: Target, *, cache: Path | None = None) -
 
 
 def _from_columns(storage: Storage, prefix: str, target: Target, artifact: Artifact) -> Loaded:
-    """From the columns that the manifest lists, which are bound to the trace by their footer."""
+    """From the columns that the manifest lists, which are bound to the trace by their footer.
+
+    Raises ColumnsError where they are what the manifest states and yet can't be used.
+    """
     columns = artifact.columns
     assert columns is not None
+
+    def accept(footer: Footer) -> None:
+        if (problem := _foreign(footer, artifact)) is not None:
+            raise VerificationFailed(
+                f"The columns of {who(target)} ({columns.uri}) were not made from {artifact.uri}: {problem}; nothing "
+                "was analysed."
+            )
+
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(_opened(storage, prefix, "columns", columns.uri, target))
         # Parquet is read here and there: over a network everything is fetched first, once.
         copy = None if storage.url.startswith("file:") else stack.enter_context(tempfile.TemporaryFile())
         found = _digest(stream, copy)
         _compare(target, artifact, "columns", columns.uri, found, (columns.size, columns.sha256))
-        try:
-            loaded, footer = _read(stream if copy is None else cast("BinaryIO", copy))
-        except ColumnsError as error:
-            raise VerificationFailed(
-                f"The columns of {who(target)} ({columns.uri}) are what the manifest states, but no columns: {error}"
-            ) from error
-    if (problem := _foreign(footer, artifact)) is not None:
+        return _read(stream if copy is None else cast("BinaryIO", copy), accept)
+
+
+def _instead_of_columns(
+    storage: Storage, prefix: str, target: Target, artifact: Artifact, error: ColumnsError
+) -> Loaded:
+    """The columns are a convenience, the trace is the evidence: it says the same, only more slowly."""
+    columns = artifact.columns
+    assert columns is not None
+    try:
+        with _opened(storage, prefix, "trace", artifact.uri, target) as stream:
+            found = load_trace(stream, target)
+    except VerificationFailed as second:
         raise VerificationFailed(
-            f"The columns of {who(target)} ({columns.uri}) were not made from {artifact.uri}: {problem}; nothing was "
-            "analysed."
-        )
-    return loaded
+            f"The columns of {who(target)} ({columns.uri}) are what the manifest states, but no columns: {error} "
+            f"Nor does the trace stand in for them: {second}"
+        ) from error
+    found.frame.oddities[UNUSABLE_COLUMNS] += 1
+    return found
 
 
-def _read(stream: BinaryIO) -> tuple[Loaded, Footer]:
-    """Raises ColumnsError."""
+def _read(stream: BinaryIO, accept: Callable[[Footer], None]) -> Loaded:
+    """Raises ColumnsError, whatever is wrong, and what `accept` raises."""
     stream.seek(0)
     frames = FrameBuilder()
-    footer = read_columns(stream, frames, frames.wanted)
-    return (
-        Loaded(
-            frames.frame(footer),
-            footer.base_time_ns or 0,
-            (footer.window_start_ns, footer.window_end_ns),
-            footer.raw_size,
-            footer.raw_sha256,
-        ),
-        footer,
+    try:
+        footer = read_columns(stream, frames, frames.wanted, accept)
+        frame = frames.frame(footer)
+    except (ValueError, LookupError, ArithmeticError, TypeError, RuntimeError, MemoryError) as error:
+        raise ColumnsError(f"These columns hold what no trace does ({type(error).__name__}: {error}).") from error
+    return Loaded(
+        frame,
+        footer.base_time_ns or 0,
+        (footer.window_start_ns, footer.window_end_ns),
+        footer.raw_size,
+        footer.raw_sha256,
     )
 
 
@@ -164,13 +189,16 @@ def _foreign(footer: Footer, artifact: Artifact) -> str | None:
 
 def _from_cache(cache: Path, artifact: Artifact) -> Loaded | None:
     """None: there is nothing usable; what is damaged is removed."""
+
+    def accept(footer: Footer) -> None:
+        if (problem := _foreign(footer, artifact)) is not None:
+            raise ColumnsError(problem)
+
     for path in sorted(cache.glob(f"{artifact.raw_sha256}.*.parquet")):
         try:
             with path.open("rb") as stream:
                 if _digest(stream)[1] == path.name.split(".")[1]:
-                    loaded, footer = _read(stream)
-                    if _foreign(footer, artifact) is None:
-                        return loaded
+                    return _read(stream, accept)
         except (ColumnsError, OSError):
             pass
         with contextlib.suppress(OSError):

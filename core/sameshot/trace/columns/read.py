@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from sameshot.errors import ColumnsError
-from sameshot.trace.columns import schema
+from sameshot.trace.columns import schema, sound
 from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, ChunkSink, Codes, Dictionaries, Dictionary, Messages
 from sameshot.trace.columns.schema import Footer, Group
 
@@ -39,14 +39,24 @@ def everything(group: Group) -> Collection[str]:
     return group.columns
 
 
-def read_columns(source: Path | bytes | BinaryIO, sink: ChunkSink, wanted: Wanted | None = None) -> Footer:
+def read_columns(
+    source: Path | bytes | BinaryIO,
+    sink: ChunkSink,
+    wanted: Wanted | None = None,
+    accept: Callable[[Footer], None] | None = None,
+) -> Footer:
     """Hand the wanted columns of a stored trace to `sink`, one row group at a time, and return the footer.
 
-    Columns that are not wanted, or that no row of a group states, come as MISSING or NO_CODE. Raises ColumnsError for a
-    file that is no such Parquet, damaged, or of a major version that is not known here; OSError for I/O.
+    Columns that are not wanted, or that no row of a group states, come as MISSING or NO_CODE. `accept` sees the footer
+    before anything is read or expected, and may raise. Raises ColumnsError for a file that is no such Parquet, damaged,
+    not as `sound` demands, or of a major version that is not known here; OSError for I/O.
     """
     with _typed_errors():
         footer, file = _open(source)
+    if accept is not None:
+        accept(footer)
+    with _typed_errors():
+        sound.check_types(file.schema_arrow)
         plan = [(at, group, set((wanted or everything)(group))) for at, group in enumerate(footer.groups)]
     reader = _Reader(file)
     for at, group, names in plan:
@@ -78,6 +88,9 @@ def _open(source: Path | bytes | BinaryIO) -> tuple[Footer, Any]:
     )
 
 
+_DAMAGE = (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, RuntimeError, MemoryError, OSError)
+
+
 @contextmanager
 def _typed_errors() -> Iterator[None]:
     """Whatever a decoder says about damage becomes a ColumnsError; errors of the system stay what they are."""
@@ -85,7 +98,16 @@ def _typed_errors() -> Iterator[None]:
         yield
     except ColumnsError:
         raise
-    except (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, NotImplementedError, OSError) as error:
+    except (
+        ValueError,
+        LookupError,
+        ArithmeticError,
+        AttributeError,
+        TypeError,
+        RuntimeError,
+        MemoryError,
+        OSError,
+    ) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         raise ColumnsError(f"These columns can't be read: {error}. Make them again from the trace.") from error
@@ -102,9 +124,7 @@ def _read_footer(metadata: Any) -> Footer:
             "or make columns again from the trace."
         )
     footer = _footer.decode(raw)
-    counts = [group.rows for group in footer.groups]
-    if counts != [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)]:
-        raise ColumnsError("The row groups are not those that the footer states: this file was changed.")
+    sound.check_footer(footer, [metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)])
     return footer
 
 
@@ -112,6 +132,7 @@ class _Reader:
     def __init__(self, file: Any) -> None:
         self._file = file
         self._first = 0
+        self._threads = 0  # so many are known to be sound
         self.words = Dictionaries()
 
     def read(self, at: int, group: Group, names: set[str]) -> Chunk:
@@ -120,7 +141,7 @@ class _Reader:
         if table.num_rows != group.rows:
             raise ValueError(f"row group {at} has {table.num_rows} rows, and not {group.rows}")
         if sum(len(getattr(self.words, name)) for name in Dictionaries.__struct_fields__) > _WORDS:
-            self.words = Dictionaries()
+            self.words, self._threads = Dictionaries(), 0
         words, rows = self.words, group.rows
         columns: dict[str, Any] = {}
         for name in ("event", *schema.TIMES, *schema.INTEGERS, *schema.MESSAGE_INTEGERS):
@@ -129,6 +150,8 @@ class _Reader:
                 if name == "event" or name in stored
                 else _constant(rows, MISSING, np.int64)
             )
+            if name == "event" or (name in stored and name in schema.TIMES):
+                sound.check_numbers(name, columns[name])
         for name in (*schema.TEXTS, *schema.MESSAGE_TEXTS):
             dictionary: Dictionary = getattr(words, schema.TEXTS.get(name, "text"))
             if name == "phase" and group.phase is not None:
@@ -137,8 +160,12 @@ class _Reader:
                 columns[name] = _constant(rows, dictionary.code(group.category), np.int32)
             elif name in stored:
                 columns[name] = _codes(table.column(name), dictionary)
+                if name in ("phase", "category", "name"):
+                    sound.check_codes(name, columns[name])
             else:
                 columns[name] = _constant(rows, NO_CODE, np.int32)
+        sound.check_threads(words.thread.values[self._threads :])
+        self._threads = len(words.thread)
         messages = {name: columns.pop(name) for name in schema.MESSAGES}
         stated = np.zeros(rows, np.bool_)
         for name in ("collective", "group_name", "in_nelems"):

@@ -3,6 +3,7 @@
 One row for each element of `traceEvents`. A row group holds rows of one phase and category (`Group` in the footer says
 which), sorted by start, longer first, so that a reader fetches what it needs and skips arrows, marks and whatever else
 carries no time; rows with arguments of communication are in groups of their own. `event` is the index in traceEvents.
+A row group has 1 to 131,072 rows.
 
     event                                        int64
     ts, dur                                      int64, ns after the base time; null: not stated or no usable time
@@ -25,6 +26,8 @@ import msgspec
 
 SCHEMA = "sameshot.dev/columns/v1"
 METADATA_KEY = b"sameshot"
+MOST_GROUP_ROWS = 1 << 17
+"""No row group has more rows."""
 
 
 def is_known(version: str) -> bool:

@@ -23,13 +23,14 @@ import msgspec
 import numpy as np
 
 from sameshot.trace.columns import schema
+from sameshot.trace.columns.arrow import arrow_schema
 from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, Codes, Dictionaries, Dictionary, Ints, event_order
 from sameshot.trace.columns.schema import Facts, Footer, Group
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-GROUP_ROWS = 1 << 16  # a row group has at most twice as many
+GROUP_ROWS = schema.MOST_GROUP_ROWS // 2  # a row group has at most twice as many
 _PENDING_ROWS = 1 << 17
 _KINDS = 64  # kinds of rows kept apart; what comes later goes into groups of various rows
 _KNOWN_PHASES = frozenset("XstfMiIBECbneNDOPRcSTpFvV()")
@@ -65,7 +66,7 @@ class ColumnWriter:
         self._out = _Hashed(path)
         self._parquet = pq.ParquetWriter(
             self._out,
-            _arrow_schema(),
+            arrow_schema(),
             compression="zstd",
             compression_level=1,
             use_dictionary=[*schema.TEXTS, *schema.MESSAGE_TEXTS, *_FEW_VALUES],
@@ -173,7 +174,7 @@ class ColumnWriter:
         if order is not None:
             columns = {name: column[order] for name, column in columns.items()}
         arrays, stated = [], []
-        for field in _arrow_schema():
+        for field in arrow_schema():
             array = None
             if (column := columns.pop(field.name, None)) is None:
                 pass
@@ -186,7 +187,7 @@ class ColumnWriter:
             else:
                 stated.append(field.name)
             arrays.append(array)
-        self._parquet.write_table(pa.Table.from_arrays(arrays, schema=_arrow_schema()), row_group_size=rows)
+        self._parquet.write_table(pa.Table.from_arrays(arrays, schema=arrow_schema()), row_group_size=rows)
         phase, category, _ = kind
         various = kind == _VARIOUS
         self._groups.append(
@@ -202,23 +203,6 @@ class ColumnWriter:
 def _absent(name: str, rows: int) -> Any:
     is_text = name in schema.MESSAGE_TEXTS
     return np.broadcast_to(np.int32(NO_CODE) if is_text else np.int64(MISSING), (rows,))
-
-
-_schema: Any = None
-
-
-def _arrow_schema() -> pa.Schema:
-    global _schema
-    if _schema is None:
-        import pyarrow as pa
-
-        text = pa.dictionary(pa.int32(), pa.string())
-        fields = [pa.field("event", pa.int64(), nullable=False)]
-        fields += [pa.field(name, pa.int64()) for name in (*schema.TIMES, *schema.INTEGERS)]
-        fields += [pa.field(name, text) for name in (*schema.TEXTS, *schema.MESSAGE_TEXTS)]
-        fields += [pa.field(name, pa.int64()) for name in schema.MESSAGE_INTEGERS]
-        _schema = pa.schema(fields)
-    return _schema
 
 
 def _piece(chunk: Chunk, rows: Ints) -> _Piece:
