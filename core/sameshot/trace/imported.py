@@ -42,8 +42,9 @@ from sameshot.model import (
 )
 from sameshot.trace.header import OURS
 from sameshot.trace.pool import in_processes
-from sameshot.trace.stored import COLUMNS_NAME, verify_and_store
+from sameshot.trace.stored import COLUMNS_NAME, DISK_FULL, verify_and_store
 from sameshot.trace.verify import Expectation, VerifiedTrace
+from sameshot.trace.workplace import check_place, empty, publish, sync, workplace
 
 MAX_WORLD_SIZE = 100_000
 """Every missing rank becomes a target of the manifest; a damaged trace must not make us write millions."""
@@ -112,23 +113,40 @@ def import_traces(request: Import, *, workers: int | None = None, progress: Prog
     traces disagree about the size of their world, a file can't be read.
     """
     _check(request)
-    part = request.out.parent / f".{request.out.name}.{os.getpid()}.part"
     try:
-        request.out.parent.mkdir(parents=True, exist_ok=True)
-        part.mkdir()
-        taken = _take_all(request, part, workers, progress)
-        manifest = _manifest(request, taken, part)
-        (part / "manifest.json").write_bytes(encode(manifest))
-        _sync(part)
-        _publish(part, request.out)
+        with workplace(request.out) as part:
+            manifest, trouble = _fill(request, part, workers, progress)
+            publish(part, request.out)
     except OSError as error:
         raise UsageError(
             f"Nothing was imported: {error.strerror or error} ({error.filename or request.out})."
         ) from error
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-    trouble = {rank: one.trouble for rank, one in taken.items() if one.trouble}
     return Imported(request.out / "manifest.json", manifest, trouble)
+
+
+def _fill(
+    request: Import, part: Path, workers: int | None, progress: Progress | None
+) -> tuple[Manifest, dict[int, str]]:
+    """All of the capture, and by rank why there are no columns. Traces go before columns: see `stored.py`."""
+    try:
+        taken = _take_all(request, part, workers, progress)
+        manifest = _manifest(request, taken, part)
+        (part / "manifest.json").write_bytes(encode(manifest))
+        sync(part)
+    except OSError as error:
+        if not request.columns or error.errno not in DISK_FULL:
+            raise
+        why = f"the traces needed their room ({error.strerror})"
+    else:
+        return manifest, {rank: one.trouble for rank, one in taken.items() if one.trouble}
+    # The columns of all ranks together may hold what one trace needs.
+    empty(part)
+    manifest, _ = _fill(msgspec.structs.replace(request, columns=False), part, workers, progress)
+    return manifest, {
+        target.identity.rank: why
+        for target in manifest.targets
+        if target.artifact is not None and target.identity.rank is not None
+    }
 
 
 def files_by_pattern(pattern: str, folder: Path) -> dict[int, Path]:
@@ -187,12 +205,7 @@ def _check(request: Import) -> None:
             raise UsageError(f"The file of rank {rank} is no regular file: {path}.")
         if (same := seen.setdefault((status.st_dev, status.st_ino), rank)) != rank:
             raise UsageError(f"Ranks {same} and {rank} were given the same file: {path}. Each rank has its own trace.")
-    try:
-        taken = request.out.exists() and (not request.out.is_dir() or any(request.out.iterdir()))
-    except OSError as error:
-        raise UsageError(f"{request.out} can't be read: {error.strerror}.") from None
-    if taken:
-        raise UsageError(f"{request.out} is there already and not empty; a capture is never overwritten. Name another.")
+    check_place(request.out)
 
 
 def _take_all(request: Import, folder: Path, workers: int | None, progress: Progress | None) -> dict[int, _Taken]:
@@ -383,18 +396,3 @@ def _capture_id(request: Import, world: int | None, targets: Iterable[Target]) -
         digest = raw.sha256 if raw else target.artifact.raw_sha256 if target.artifact else None
         content.append([target.identity.rank, digest])
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
-
-
-def _sync(folder: Path) -> None:
-    """On disk before the folder gets its name."""
-    for where, _, names in os.walk(folder):
-        for path in (*(Path(where, name) for name in names), Path(where)):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-
-def _publish(part: Path, out: Path) -> None:
-    os.rename(part, out)  # over an empty folder, never over one that holds something
