@@ -7,11 +7,12 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
+from hand_made import group, reduced, stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_job import BASE_NS, MS, GpuJob, Run
 
-from sameshot.analysis import clocks
+from sameshot.analysis import Summary, clocks
 from sameshot.analysis.matching.match import match_streams
 from sameshot.analysis.results import Clocks, HostClock, RankSummary
 
@@ -227,3 +228,55 @@ def test_one_group_that_contradicts_the_others_is_outvoted() -> None:
     assert clock.expected_error is not None
     assert error_of(run, found.reference, clock, ranks) <= clock.expected_error
     assert "contradict" in clock.note
+
+
+def two_hosts(count: int, *, ahead: float = 3e6, step: float = 0.0, after: float = 0.6) -> Summary:
+    """Two hosts with one rank each and `count` numbered collectives, 8 ms apart by turns of 6 to 10; the second one's
+    clock is so many µs ahead, and by `step` more from `after` of the collectives on. Ends differ by up to 20 µs."""
+    ends = [10_000.0 + 8_000 * k + 2_000 * (k % 3 - 1) for k in range(count)]
+    ranks = []
+    for number in range(2):
+        mine = [end + number * (7 * k % 20 + (step if k >= after * count else 0)) for k, end in enumerate(ends)]
+        durs = [500.0 + 13 * (k * (number + 3) % 7) for k in range(count)]
+        key = "group 1 [0, 1]"
+        made = rank(
+            number, [stream(key, ["all_reduce 10 Float"] * count, mine, durs)], [group(key, 2)], node=f"n{number}"
+        )
+        moved = round(number * ahead * 1_000)
+        ranks.append(
+            msgspec.structs.replace(
+                made, window_start_ns=made.window_start_ns + moved, window_end_ns=made.window_end_ns + moved
+            )
+        )
+    return reduced(ranks)
+
+
+@pytest.mark.parametrize("step", [300, 5_000])  # µs
+def test_a_clock_that_is_set_inside_the_window_is_told_and_the_error_holds_it(step: int) -> None:
+    steady, stepped = (two_hosts(60, step=by).clocks for by in (0, step))
+    assert steady is not None
+    assert stepped is not None
+    one, other = steady.hosts[1], stepped.hosts[1]
+    assert one.expected_error is not None
+    assert other.expected_error is not None
+    assert one.expected_error < 200_000
+    assert "set meanwhile" not in one.note
+    assert other.expected_error >= step * 1_000
+    assert "set meanwhile, or ran at another rate" in other.note
+
+
+def test_clocks_that_too_few_collectives_compare_are_called_so_and_the_warning_agrees_with_the_verdict() -> None:
+    summary = two_hosts(4)
+    assert summary.clocks is not None
+    assert "only 4 collectives could be matched (it takes 5)" in summary.clocks.note
+    assert "only 4 collectives could be matched" in summary.clocks.hosts[1].note
+    assert summary.clocks.hosts[1].offset is None
+    assert summary.cross_rank
+    (warning,) = (text for text in summary.warnings if "share no time" in text)
+    assert "ranks are compared by these" in warning
+    apart = two_hosts(0)
+    assert not apart.cross_rank
+    (warning,) = (text for text in apart.warnings if "share no time" in text)
+    assert "not compared" in warning
+    assert apart.clocks is not None
+    assert "no symmetric collective" in apart.clocks.note

@@ -19,6 +19,8 @@ below the residual in every group on the way to the reference.
                      + the residual: ends may differ systematically by as much as they scatter
                      + what cycles through the host leave over
                      + what a drift that is too small to be resolved may change until the end of the window
+                     + how far those points lie off the line, if they are too many for outliers: then a clock was set
+                       inside the window, or changed its rate
 """
 
 from __future__ import annotations

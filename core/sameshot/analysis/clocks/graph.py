@@ -34,6 +34,8 @@ class Edges(NamedTuple):
     slope_error: Floats
     resolved: Bools  # is the slope worth anything?
     residual: Floats
+    aside: Floats  # share of the points that a line does not explain
+    step: Floats  # how far those lie from it
     points: Ints
 
 
@@ -47,6 +49,7 @@ class Solution(NamedTuple):
     drift_errors: Floats
     steepest: Floats  # how fast each host's clock may gain at most, by all slopes, resolved or not (one standard error)
     cycles: Floats  # root mean square of what the other edges leave over at each host; 0 where there are none
+    steps: Floats  # what points that no line explains add to each host's error, on the way from the reference
     contradicted: Bools  # an edge of this host was given little weight
 
 
@@ -89,6 +92,8 @@ def solve(hosts: int, frames: int, edges: Edges, reference: int) -> Solution:
     joined = steep & np.isfinite(drift[here])
     drift, _ = _least_squares(drift, here[joined], there[joined], edges.slope[joined], edges.slope_error[joined])
     rough, rough_errors = _best_paths(nodes, here, there, edges.slope, edges.slope_error, reference)
+    # Errors add up as squares along a path, these as they are.
+    _, roots = _best_paths(nodes, here, there, edges.value, np.sqrt(edges.step), reference)
     return Solution(
         hosts=ahead[:hosts],
         frames=ahead[hosts:],
@@ -97,6 +102,7 @@ def solve(hosts: int, frames: int, edges: Edges, reference: int) -> Solution:
         drift_errors=drift_errors[:hosts],
         steepest=(np.abs(rough) + rough_errors)[:hosts],
         cycles=np.where(degree > 1, cycles, 0.0)[:hosts],
+        steps=(roots**2)[:hosts],
         contradicted=light[:hosts],
     )
 

@@ -14,7 +14,7 @@ from sameshot.analysis.matching.matched import Matched
 
 Floats = npt.NDArray[np.float64]
 
-_LEAST_POINTS = 5  # synchronisation points of a host in one group
+LEAST_POINTS = 5  # synchronisation points of a host in one group
 SIGMAS = 3.0
 _MEDIAN = 1.2533  # standard error of a median, in those of a mean
 _NORMAL = 1.4826  # standard deviation of normal noise, in median absolute deviations
@@ -22,6 +22,9 @@ _FLOOR = 2_000.0  # ns; no edge is better than this: ends differ systematically,
 _LEAST_NOISE = 200.0  # ns; so that perfect ends don't divide by zero
 _BISQUARE = 4.685  # tuning constant of Tukey's weights
 _ROUNDS = 6
+_FAR = 5.0  # residuals; noise reaches no farther
+_MANY = 0.15  # of the points farther than that, in a row: the clock was set meanwhile, or ran at another rate
+_NEIGHBOURS = 5  # no more than LEAST_POINTS
 
 
 class GroupLines(NamedTuple):
@@ -44,6 +47,8 @@ class _Line(NamedTuple):
     residual: Floats  # median absolute deviation
     points: Ints
     resolved: npt.NDArray[np.bool_]
+    aside: Floats  # share of the points that lie beyond what noise explains; 0 where they are few enough for outliers
+    step: Floats  # ns; their median distance from the line
 
 
 def lines_of(one: Matched, begins: Ints, of_rank: Ints) -> GroupLines | None:
@@ -51,7 +56,7 @@ def lines_of(one: Matched, begins: Ints, of_rank: Ints) -> GroupLines | None:
     index = np.asarray(one.ranks, dtype=np.int64)[rows]
     hosts, host_row = np.unique(of_rank[index], return_inverse=True)
     columns = np.flatnonzero(one.is_symmetric)
-    if len(hosts) < 2 or len(columns) < _LEAST_POINTS:
+    if len(hosts) < 2 or len(columns) < LEAST_POINTS:
         return None
     ends = (one.start + one.dur)[np.ix_(rows, columns)] + begins[index][:, None]
     known = one.present[np.ix_(rows, columns)]
@@ -65,14 +70,14 @@ def lines_of(one: Matched, begins: Ints, of_rank: Ints) -> GroupLines | None:
     # Every host against the one with most records, then all against the typical end of each collective.
     most = int(np.isfinite(by_host).sum(axis=1).argmax())
     against = by_host - by_host[most]
-    enough = np.isfinite(against).sum(axis=1) >= _LEAST_POINTS
+    enough = np.isfinite(against).sum(axis=1) >= LEAST_POINTS
     if enough.sum() < 2:
         return None
     hosts, by_host, against = hosts[enough], by_host[enough], against[enough]
     time = _median(by_host - _median(against, axis=1)[:, None], axis=0)
     both = np.isfinite(by_host).sum(axis=0) > 1
     time, by_host = time[both], by_host[:, both]
-    if (np.isfinite(by_host).sum(axis=1) < _LEAST_POINTS).any():
+    if (np.isfinite(by_host).sum(axis=1) < LEAST_POINTS).any():
         return None
     # The median of few hosts is one of them, whose own noise would then be invisible: from there to a robust mean.
     line = _fit(time, by_host - time, float(time.mean()))
@@ -123,8 +128,28 @@ def _fit(time: Floats, apart: Floats, at: float) -> _Line:
     error = _MEDIAN * noise / (np.sqrt(points) * np.maximum(width, 1.0))
     # A frame's drift is that of all its hosts against each other: either all are resolved or none is.
     resolved = np.full(len(apart), bool((error * span < residual * np.sqrt(share)).all()))
+    aside, step = _beyond_noise(time, apart - value[:, None] - slope[:, None] * x, residual)
+    residual = residual * np.sqrt(share)
     value = np.where(resolved, value, middle)
-    return _Line(at, value, slope, centre + at, width, noise, residual * np.sqrt(share), points, resolved)
+    return _Line(at, value, slope, centre + at, width, noise, residual, points, resolved, aside, step)
+
+
+def _beyond_noise(time: Floats, off: Floats, residual: Floats) -> tuple[Floats, Floats]:
+    """Per host the share of points that lie off its line for a while, and how far. Outliers come singly: what counts is
+    the median of a few neighbours in time."""
+    aside, step = np.zeros(len(off)), np.zeros(len(off))
+    order = np.argsort(time)
+    least = _FAR * np.maximum(residual, _LEAST_NOISE)
+    with np.errstate(invalid="ignore"):
+        doubtful = (np.abs(off) > least[:, None]).sum(axis=1) > _MANY * np.isfinite(off).sum(axis=1)
+    for row in np.flatnonzero(doubtful).tolist():
+        known = off[row, order]
+        known = known[np.isfinite(known)]
+        smooth = np.abs(np.median(np.lib.stride_tricks.sliding_window_view(known, _NEIGHBOURS), axis=1))
+        far = smooth > least[row]
+        if far.mean() > _MANY:
+            aside[row], step[row] = far.mean(), np.median(smooth[far])
+    return aside, step
 
 
 def edges_of(frames: Sequence[GroupLines]) -> Edges:
@@ -141,6 +166,8 @@ def edges_of(frames: Sequence[GroupLines]) -> Edges:
         slope_error=joined([_slope_error(line) for line in lines]).astype(np.float64),
         resolved=joined([line.resolved for line in lines]).astype(np.bool_),
         residual=joined([line.residual for line in lines]).astype(np.float64),
+        aside=joined([line.aside for line in lines]).astype(np.float64),
+        step=joined([line.step for line in lines]).astype(np.float64),
         points=joined([line.points for line in lines]).astype(np.int64),
     )
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from sameshot.analysis.clocks.graph import Edges, Solution, components, solve
-from sameshot.analysis.clocks.lines import SIGMAS, GroupLines, edges_of, lines_of, moved_to
+from sameshot.analysis.clocks.lines import LEAST_POINTS, SIGMAS, GroupLines, edges_of, lines_of, moved_to
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.matching.hosts import host_of
 from sameshot.analysis.matching.matched import Matched
 from sameshot.analysis.results import Clocks, HostClock, RankSummary
-from sameshot.analysis.text import count, ms
+from sameshot.analysis.text import count, ms, percent
 
 _STRAY = 200_000.0  # ns; a process whose ends are this far off those of its host is named
 
@@ -50,13 +50,33 @@ def measure(ranks: Sequence[RankSummary], matched: Sequence[Matched]) -> Clocks:
     solution = solve(len(hosts), len(frames), edges, reference)
     strays = _stray_notes(_strays(frames, len(ranks)), of_rank, ranks)
     windows = _Windows(begins, ends, of_rank)
+    few = {host: _most_shared(matched, of_rank, host) for host in range(len(hosts)) if not (edges.host == host).any()}
     clocks = tuple(
         _reference(host, int(edges.points[edges.host == index].sum()), base + round(moment), strays.get(index, ""))
         if index == reference
-        else _host_clock(index, host, component[index], solution, edges, windows, base, moment, strays.get(index, ""))
+        else _host_clock(
+            index, host, component[index], solution, edges, windows, base, moment, few, strays.get(index, "")
+        )
         for index, host in enumerate(hosts)
     )
-    return Clocks(hosts[reference], clocks, _note(clocks, hosts[reference], matched))
+    return Clocks(hosts[reference], clocks, _note(clocks, hosts[reference], matched, max(few.values(), default=0)))
+
+
+def _most_shared(matched: Sequence[Matched], of_rank: Ints, host: int) -> int:
+    """The most symmetric collectives of one group that this host and another one recorded, without assuming anything
+    of their clocks."""
+    most = 0
+    for one in matched:
+        rows = np.setdiff1d(np.arange(len(one.ranks)), np.asarray(one.assumed, dtype=np.int64))
+        mine = of_rank[np.asarray(one.ranks, dtype=np.int64)[rows]] == host
+        if mine.any() and not mine.all():
+            present = one.present[rows][:, one.is_symmetric]
+            most = max(most, int((present[mine].any(axis=0) & present[~mine].any(axis=0)).sum()))
+    return most
+
+
+def _too_few(shared: int) -> str:
+    return f"only {count(shared, 'collective')} could be matched (it takes {LEAST_POINTS})"
 
 
 class _Windows(NamedTuple):
@@ -79,6 +99,7 @@ def _host_clock(
     windows: _Windows,
     base: int,
     moment: float,
+    few: Mapping[int, int],
     stray: str,
 ) -> HostClock:
     mine = edges.host == index
@@ -87,7 +108,9 @@ def _host_clock(
     ahead = float(solution.hosts[index])
     if component != 0 or residual is None:
         why = "unaligned: no matched collective of hosts in different places connects it with the reference"
-        if groups:
+        if few.get(index):
+            why = f"unaligned: {_too_few(few[index])} of hosts in different places"
+        elif groups:
             why = "unaligned: no chain of matched collectives leads from it to the reference"
         spread = None if residual is None else round(residual)
         return HostClock(host, component, None, None, spread, None, points, _joined(why, stray))
@@ -97,9 +120,14 @@ def _host_clock(
     resolved = np.isfinite(drift) and (drift_error * 2 * reach < residual or abs(drift) > 2 * SIGMAS * drift_error)
     error = SIGMAS * float(solution.errors[index]) + residual + float(solution.cycles[index])
     error += (SIGMAS * drift_error if resolved else float(solution.steepest[index])) * reach
+    step = float(solution.steps[index])
+    error += step
     about = f"{count(points, 'synchronisation point')} in {count(groups, 'group')}"
     if not resolved:
         about += "; too few to tell a drift"
+    if step:
+        share = percent(float(edges.aside[mine].max() or edges.aside.max()))
+        about += f"; {share} of them lie {ms(step)} off the others: a clock was set meanwhile, or ran at another rate"
     if solution.contradicted[index]:
         about += "; some groups contradict the others and have little weight"
     return HostClock(
@@ -151,12 +179,14 @@ def _joined(*notes: str) -> str:
     return "; ".join(note for note in notes if note)
 
 
-def _note(clocks: Sequence[HostClock], reference: str, matched: Sequence[Matched]) -> str:
+def _note(clocks: Sequence[HostClock], reference: str, matched: Sequence[Matched], shared: int) -> str:
     aligned = [clock for clock in clocks if clock.offset is not None]
     lost = len(clocks) - len(aligned)
     if len(aligned) == 1:
         why = "no symmetric collective of ranks on different hosts could be matched"
-        if any(one.assumes_clocks for one in matched):
+        if shared:
+            why = f"{_too_few(shared)} of ranks on different hosts"
+        elif any(one.assumes_clocks for one in matched):
             why += " without assuming that their clocks agree, which can't measure them"
         return f"The clocks of {count(len(clocks), 'host')} could not be compared: {why}."
     worst = max(clock.expected_error or 0 for clock in aligned)

@@ -20,13 +20,24 @@ DATA_WAIT_CAVEAT = "Waiting for data says nothing about whether the batch size i
 
 
 def warnings(
-    manifest: Manifest, ranks: Sequence[RankSummary], targets: dict[str, Target], common: int | None
+    manifest: Manifest,
+    ranks: Sequence[RankSummary],
+    targets: dict[str, Target],
+    common: int | None,
+    *,
+    compared: bool = False,
 ) -> Iterable[str]:
+    """`common`: time that all windows share by the clocks, in ns; `compared`: collectives of several ranks match."""
     spec = manifest.capture.spec if manifest.capture.provenance is Provenance.CAPTURED else None
     asked = spec.duration_ms * 1_000_000 if spec is not None else 0
     window = asked or int(np.median([rank.window for rank in ranks] or [0]))
     if len(ranks) > 1 and common is not None:
-        if common <= 0:
+        if common <= 0 and compared:
+            yield (
+                f"By their clocks the windows of these {count(len(ranks), 'rank')} share no time ({ms(-common)} lie "
+                "between them), but their collectives match: ranks are compared by these, and the clocks are wrong."
+            )
+        elif common <= 0:
             yield (
                 f"The windows of these {count(len(ranks), 'rank')} share no time (by their clocks {ms(-common)} lie "
                 "between them): ranks are not compared with each other."

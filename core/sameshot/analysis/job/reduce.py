@@ -71,7 +71,7 @@ def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: 
         expected_ranks=expected,
         analysed_ranks=len(ranks),
         missing=missing,
-        warnings=tuple(warnings(manifest, ranks, targets, common)),
+        warnings=tuple(warnings(manifest, ranks, targets, common, compared=cross_rank)),
         findings=(),
         common_window=common,
         cross_rank=cross_rank,
