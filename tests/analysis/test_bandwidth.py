@@ -107,6 +107,29 @@ def test_one_groups_slow_link_is_named_and_what_is_alike_is_not() -> None:
     assert summary.late.ranks == (), "a slow link makes no late rank"
 
 
+def groups_of_two(cases: dict[str, tuple[int, float]]) -> Summary:
+    """Pairs on one node each: name → (floats per all_reduce, transfer in µs)."""
+    ranks = []
+    for name, (floats, took) in cases.items():
+        for member in range(2):
+            key = f"group {name} [pair]"
+            one = stream(key, [f"all_reduce {floats} Float"] * CALLS, ENDS, [took + member] * CALLS)
+            ranks.append(rank(len(ranks), [one], [group(key, 2, name)], node=f"node-{name}"))
+    return reduced(ranks)
+
+
+def test_fewer_bytes_in_the_same_time_are_no_slow_link_but_latency() -> None:
+    """100 µs whatever the size is; 2.3 and 3.8 MiB are alike, so the small one reaches 60 % of the rate."""
+    summary = groups_of_two({"a": (600_000, 100.0), "b": (1_000_000, 100.0), "c": (1_000_000, 100.0)})
+    assert [row.relative for row in summary.bandwidth if row.bytes == 2_400_000] == [0.6]
+    assert summary.slow_links == ()
+
+
+def test_fewer_bytes_in_a_longer_time_are_a_slow_link() -> None:
+    summary = groups_of_two({"a": (600_000, 200.0), "b": (1_000_000, 100.0), "c": (1_000_000, 100.0)})
+    assert [link.nodes for link in summary.slow_links] == [("node-a",)]
+
+
 def test_equal_links_are_not_slow() -> None:
     summary = verdict(GpuJob(hosts=4, gpus=2, tp=2, steps=12))
     assert summary.slow_links == ()

@@ -114,6 +114,6 @@ def _restless(spreads: Floats, typical: float, steps: int) -> float:
 def student(freedom: float, chance: float) -> float:
     """What Student's t exceeds with this chance, by Wallace's approximation (Annals of Mathematical Statistics 30,
     1959): within a few percent for the freedoms and chances of this rule. Infinite where it exceeds every number."""
-    normal = NormalDist().inv_cdf(1 - chance) * (8 * freedom + 3) / (8 * freedom + 1)
+    normal = -NormalDist().inv_cdf(chance) * (8 * freedom + 3) / (8 * freedom + 1)
     power = normal * normal / freedom
     return math.sqrt(freedom * math.expm1(power)) if power < 700 else math.inf

@@ -7,6 +7,10 @@
 with the factors of NVIDIA's nccl-tests (doc/PERFORMANCE.md), which make busbw comparable with the links' own speed
 whatever the number of ranks is. Without a size in the trace there is no row; nor for a group of one rank, nor where not
 all ranks of the group were recorded: the last to come may be missing.
+
+A slow link is a group that reaches far less than others of the same kind, number of ranks, placement and size (to a
+factor of two), *and* whose transfers themselves last longer than theirs: what takes as long for fewer bytes is bound by
+latency, and its rate says nothing about the link.
 """
 
 from __future__ import annotations
@@ -90,13 +94,13 @@ def _likeness(row: BandwidthRow) -> _Likeness:
     return row.kind, row.ranks, row.bytes.bit_length(), row.placement
 
 
-def _usual(rates: Sequence[tuple[str, float]]) -> dict[str, float | None]:
-    """For each group the median rate of the others (of many: of all, which is the same)."""
-    groups = {group for group, _ in rates}
+def _usual(values: Sequence[tuple[str, float]]) -> dict[str, float | None]:
+    """For each group the median of the others' (of many: of all, which is the same)."""
+    groups = {group for group, _ in values}
     if len(groups) > _MANY:
-        middle = median(rate for _, rate in rates)
+        middle = median(value for _, value in values)
         return dict.fromkeys(groups, middle)
-    rest = {one: [rate for group, rate in rates if group != one] for one in groups}
+    rest = {one: [value for group, value in values if group != one] for one in groups}
     return {one: median(others) if others else None for one, others in rest.items()}
 
 
@@ -131,16 +135,21 @@ def slow_links(
 ) -> list[SlowLink]:
     """Groups that reach far less than others like them; of each group the case that costs most."""
     alike: defaultdict[_Likeness, set[str]] = defaultdict(set)
+    transfers: defaultdict[_Likeness, list[tuple[str, float]]] = defaultdict(list)
     for row in rows:
         alike[_likeness(row)].add(row.group)
+        transfers[_likeness(row)].append((row.group, float(row.transfer)))
+    others_take = {likeness: _usual(times) for likeness, times in transfers.items()}
     of_group = {one.found.key: one for one in streams}
     found: dict[str, tuple[float, SlowLink]] = {}
     for row in rows:
         if row.relative is None or row.calls < _LEAST_CALLS:
             continue
         others = len(alike[_likeness(row)]) - 1
-        longer = row.transfer * (1 - row.relative)
-        if row.relative >= (_SLOW if others > 1 else _SLOW_OF_TWO) or longer < _NOISE:
+        # By its rate, and by the clock: the bytes of what is alike may differ by a factor of two.
+        reached = max(row.relative, (others_take[_likeness(row)][row.group] or 0.0) / row.transfer)
+        longer = row.transfer * (1 - reached)
+        if reached >= (_SLOW if others > 1 else _SLOW_OF_TWO) or longer < _NOISE:
             continue
         cost = longer * row.calls
         if row.group in found and found[row.group][0] >= cost:
