@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import os
@@ -9,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -19,7 +21,7 @@ from sameshot.agent.discovery import WorkerDir
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import to_proto
 from sameshot.manifest import Job, build, encode
-from sameshot.model import CaptureSpec, FailureReason, Phase, TargetFact, TargetState
+from sameshot.model import CaptureSpec, Encoding, FailureReason, Phase, TargetFact, TargetState
 from support.manifests import archived, make_capture
 from support.s3 import Fault, FaultyProxy, make_bucket, moto_server, s3_client, s3_environment
 
@@ -137,10 +139,13 @@ async def test_a_reused_pid_is_not_mistaken_for_the_old_worker(lab: Lab) -> None
 @in_loop
 async def test_a_window_that_would_not_fit_is_refused_before_anything_is_sent(lab: Lab) -> None:
     worker, second = lab.worker(), lab.worker(rank=1, local_rank=1)
-    async with lab.agent(free=lambda path: 59_000_000) as caller:
-        capture = await caller.dispatch(worker, second, spec=CaptureSpec(duration_ms=100))  # 2 × 30 MB
+    async with lab.agent(free=lambda path: 71_000_000) as caller:
+        # 2 × 30 MB, and of each byte 1/8 stored and 1/16 as columns
+        capture = await caller.dispatch(worker, second, spec=CaptureSpec(duration_ms=100))
         assert {reason_of(fact) for fact in caller.answer.values()} == {FailureReason.NO_ROOM}
-        assert "60 MB" in detail_of(caller.answer[worker.target_id])
+        detail = detail_of(caller.answer[worker.target_id])
+        assert "2 windows may write 60 MB" in detail
+        assert "(stored form, columns) may take 11 MB" in detail
         assert not worker.output_folder(capture).exists()
         assert not lab.daemon.asked
 
@@ -152,6 +157,54 @@ async def test_a_window_that_would_not_fit_is_refused_before_anything_is_sent(la
         await caller.until_archived(capture, worker)
         await caller.dispatch(second, spec=CaptureSpec(duration_ms=100))
         assert not caller.answer[second.target_id].state.terminal
+
+
+@pytest.mark.parametrize(
+    ("free_mb", "fits", "options"),
+    [
+        (35.5, False, {}),
+        (35.7, True, {}),
+        (33.7, False, {"columns": False}),
+        (33.8, True, {"columns": False}),
+        (59.9, False, {"encoding": Encoding.IDENTITY, "columns": False}),
+        (60.1, True, {"encoding": Encoding.IDENTITY, "columns": False}),
+    ],
+)
+def test_room_is_counted_for_what_the_archive_gets_too(
+    lab: Lab, free_mb: float, fits: bool, options: dict[str, Any]
+) -> None:
+    @in_loop
+    async def scenario() -> None:
+        worker = lab.worker()
+        async with lab.agent(free=lambda path: int(free_mb * 1e6), **options) as caller:
+            await caller.dispatch(worker, spec=CaptureSpec(duration_ms=100))  # 30 MB
+            assert caller.answer[worker.target_id].state.terminal is not fits
+
+    scenario()
+
+
+@in_loop
+async def test_a_trace_that_is_not_read_yet_still_needs_room_for_what_the_archive_gets(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = lab.worker(), lab.worker(rank=1, local_rank=1)
+    kinds = CaptureSpec(duration_ms=100), CaptureSpec(duration_ms=100, with_stack=True)  # 30 MB and 5.6 for the archive
+    free = 38_000_000
+    async with lab.agent(free=lambda path: free) as caller:
+
+        async def never(*job: Any) -> Any:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(caller.agent.pool, "verify", never)
+        capture = await caller.dispatch(one, spec=kinds[0])
+        one.write_trace(capture, bytes(16_000_000))
+        await caller.until_state(capture, one, TargetState.ANNOUNCED)
+        await caller.dispatch(two, spec=kinds[1])
+        assert reason_of(caller.answer[two.target_id]) is FailureReason.NO_ROOM
+        assert "other captures 3 MB" in detail_of(caller.answer[two.target_id])
+        free = 39_000_000
+        await caller.dispatch(two, spec=kinds[1])
+        assert not caller.answer[two.target_id].state.terminal
 
 
 @in_loop

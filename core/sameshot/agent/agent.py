@@ -97,7 +97,14 @@ class Agent:
             allowance_share=config.allowance_share,
         )
         self.pursuit = Pursuit(self.book, self.daemons, self.journal, backend=config.backend, retry_s=config.retry_s)
-        self.dispatch = Dispatch(self.book, self.rates, config.spool, keep_free_bytes=config.keep_free_bytes, free=free)
+        self.dispatch = Dispatch(
+            self.book,
+            self.rates,
+            config.spool,
+            keep_free_bytes=config.keep_free_bytes,
+            prepared_share=room.prepared_share(config.encoding, columns=config.columns),
+            free=free,
+        )
         self.announcer = Announcer(config.announce_period_s, self._hand_over, self.journal)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spool_lock: int | None = None

@@ -58,7 +58,7 @@ class _Judged(msgspec.Struct, frozen=True):
 
 
 class Dispatch:
-    """`free` tells the free bytes of a file system; replaced in tests."""
+    """`prepared_share`: see `room`. `free` tells the free bytes of a file system; replaced in tests."""
 
     def __init__(
         self,
@@ -67,12 +67,14 @@ class Dispatch:
         spool: Path,
         *,
         keep_free_bytes: int,
+        prepared_share: float,
         free: Callable[[Path], int] = room.free_bytes,
     ) -> None:
         self._book = book
         self._rates = rates
         self._spool = spool
         self._keep_free = keep_free_bytes
+        self._prepared_share = prepared_share
         self._free = free
         self._one_at_a_time = asyncio.Lock()
         self._cancelled_early: dict[str, str] = {}
@@ -145,28 +147,33 @@ class Dispatch:
         return [self._prepared(order, each, refused.get(each.wanted.target_id)) for each in judged]
 
     def _without_room(self, order: Order, judged: Sequence[_Judged]) -> dict[str, str]:
-        per_window = int(self._rates.bytes_per_ms(order.job, order.spec) * order.spec.duration_ms)
+        size, prepared = self._window(order.job, order.spec)
         demands = [
-            room.Demand(each.wanted.target_id, Path(each.accepted.path), per_window, each.limit_bytes)
+            room.Demand(each.wanted.target_id, Path(each.accepted.path), size, prepared, each.limit_bytes)
             for each in judged
             if not each.fact.state.terminal
         ]
         return room.refused(demands, self._promised(), keep_free=self._keep_free, free=self._free)
 
     def _promised(self) -> list[room.Demand]:
-        """Windows that were accepted and have not been written yet."""
-        return [
-            room.Demand(
-                target.id,
-                Path(target.accepted.path),
-                int(
-                    self._rates.bytes_per_ms(capture.record.job, capture.record.spec) * capture.record.spec.duration_ms
-                ),
-            )
-            for capture in self._book.unsettled()
-            for target in capture.open_targets
-            if target.fact.state < TargetState.ANNOUNCED
-        ]
+        """What was accepted and has not been written yet: windows, and what is prepared of them once they are there."""
+        demands = []
+        for capture in self._book.unsettled():
+            size, prepared = self._window(capture.record.job, capture.record.spec)
+            for target in capture.open_targets:
+                path = Path(target.accepted.path)
+                if target.fact.state < TargetState.ANNOUNCED:
+                    demands.append(room.Demand(target.id, path, size, prepared))
+                elif target.fact.state is TargetState.ANNOUNCED:
+                    known = target.fact.announced_bytes
+                    rest = prepared if known is None else int(known * self._prepared_share)
+                    demands.append(room.Demand(target.id, path, 0, rest))
+        return demands
+
+    def _window(self, job: JobRef, spec: CaptureSpec) -> tuple[int, int]:
+        """Bytes that one window may write, and bytes that preparing it may add."""
+        size = self._rates.bytes_per_ms(job, spec) * spec.duration_ms
+        return int(size), int(size * self._prepared_share)
 
     def _prepared(self, order: Order, judged: _Judged, no_room: str | None) -> _Judged:
         """The same with its output folder made, or failed."""

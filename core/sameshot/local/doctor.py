@@ -20,12 +20,12 @@ from pathlib import Path
 
 import msgspec
 
-from sameshot.agent.room import DEFAULT_BYTES_PER_MS
+from sameshot.agent.room import DEFAULT_BYTES_PER_MS, prepared_share
 from sameshot.client import connect
 from sameshot.client.local import JobInfo, check_private, runtime_root
 from sameshot.errors import Denied, SameshotError
 from sameshot.local.torch_probe import probe_torch
-from sameshot.model import CaptureSpec
+from sameshot.model import CaptureSpec, Encoding
 from sameshot.profiler.broker import MAX_DIRECTORY_BYTES
 from sameshot.profiler.dynolog import DynologClient
 
@@ -104,7 +104,7 @@ def check_room(root: Path) -> Finding:
     """There must be room for one window; the agent refuses a capture that would not fit."""
     free = shutil.disk_usage(root if root.exists() else root.parent).free
     window_ms = CaptureSpec().duration_ms
-    per_rank = int(DEFAULT_BYTES_PER_MS * window_ms)
+    per_rank = int(DEFAULT_BYTES_PER_MS * window_ms * (1 + prepared_share(Encoding.GZIP, columns=True)))
     detail = f"{free / 1e9:.1f} GB free below {root}, room for {free // per_rank} ranks at {window_ms / 1000:.0f} s"
     if free < 2 * per_rank:
         return Finding(
