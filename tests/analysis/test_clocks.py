@@ -239,7 +239,7 @@ def two_hosts(count: int, *, ahead: float = 3e6, step: float = 0.0, after: float
         mine = [end + number * (7 * k % 20 + (step if k >= after * count else 0)) for k, end in enumerate(ends)]
         durs = [500.0 + 13 * (k * (number + 3) % 7) for k in range(count)]
         key = "group 1 [0, 1]"
-        made = rank(
+        made = written(
             number, [stream(key, ["all_reduce 10 Float"] * count, mine, durs)], [group(key, 2)], node=f"n{number}"
         )
         moved = round(number * ahead * 1_000)
