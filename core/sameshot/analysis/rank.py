@@ -48,7 +48,7 @@ def summarise(
     on_device = device.measure(frame, window=window, felt=felt.idle, work=work, found=running)
     traffic = communication.measure(frame, window=window, fetching=spans[Part.DATA_WAIT], working=spans[Part.OPERATORS])
     fetch = EMPTY if fetches is None else fetches.spans.start
-    steps = _steps(find_steps(frame, main, first, fetch), spans, running if frame.device else None, first)
+    steps = _steps(find_steps(frame, main, first, fetch), spans, running if frame.device else None, window)
     edges = np.asarray(steps.edges, dtype=np.int64) + first
     oddities = Counter(frame.oddities)
     oddities.update(on_device.oddities)
@@ -88,16 +88,19 @@ def summarise(
     )
 
 
-def _steps(found: Steps, spans: dict[Part, Spans], running: Occupancy | None, first: int) -> Steps:
-    """With what the main thread and the devices did in each step, and edges after the window's start."""
-    edges = np.asarray(found.edges, dtype=np.int64)
-    if not len(edges):
+def _steps(found: Steps, spans: dict[Part, Spans], running: Occupancy | None, window: tuple[int, int]) -> Steps:
+    """With what the main thread and the devices did in each step, and edges after the window's start.
+
+    Edges beyond the window, which only columns made by others have, are at its border.
+    """
+    if not found.edges:
         return found
+    edges = np.clip(np.asarray(found.edges, dtype=np.int64), *window)
     return Steps(
         found.method,
         found.confidence,
         found.note,
-        tuple((edges - first).tolist()),
+        tuple((edges - window[0]).tolist()),
         parts=tuple(host.times(spans, edges)),
         device=() if running is None else device_parts(running, edges),
     )

@@ -17,6 +17,7 @@ from sameshot.analysis.intervals import Ints
 from sameshot.analysis.names import Cat
 from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, Codes, Dictionaries
 from sameshot.trace.columns.schema import MESSAGES, Footer, Group
+from sameshot.trace.window import FAR_NS
 
 _DEVICE = (Cat.KERNEL, Cat.MEMORY, Cat.SYNC)
 _NO_ROWS = (Cat.SKIPPED, Cat.UNKNOWN)
@@ -28,6 +29,15 @@ _EXTRA: dict[Cat, tuple[str, ...]] = {
     Cat.RUNTIME: ("correlation", "external_id"),
     **dict.fromkeys(_DEVICE, ("correlation", "external_id", "stream", "device", "bytes", "graph_id")),
 }
+
+# Sums of durations and sizes are int64, or float64, which is exact below 2^53. So nothing is larger than that, nor is
+# all of a table together larger than 2^62: whatever a trace states, no sum wraps.
+LONGEST_NS = 1 << 53
+"""104 days: a span that lasts longer has no end that was recorded."""
+MOST_BYTES = 1 << 53
+MOST_SUM = 1 << 62
+ENDLESS = "no end within any time, counted as instants"
+_MOST_STATED = {"in_nelems": 1 << 43, "out_nelems": 1 << 43, "group_size": 1 << 19}  # whose products fit, too
 
 
 class FrameBuilder:
@@ -119,12 +129,43 @@ class FrameBuilder:
             ts, dur = ts[usable], dur[usable]
         if len(ts):
             part = self._columns(kind, chunk, rows)
-            part["start"], part["end"] = ts, ts + dur
+            part["start"], part["end"] = ts, self._ended(ts, ts + dur)
             self._tables.setdefault(kind, GrowingTable()).add(part)
+            if "bytes" in part:
+                part["bytes"] = self._usable(part["bytes"], MOST_BYTES, "bytes")
             if kind is Cat.RUNTIME and (sized := (size := chunk.bytes[rows]) != MISSING).any():
+                sized = (size := self._usable(size, MOST_BYTES, "bytes")) != MISSING
                 self._call_sizes.append((part["correlation"][sized], size[sized]))
             if kind in _PLACED and (on := (stream := chunk.stream[rows]) != MISSING).any():
                 self._placed.add({**{c: part[c][on] for c in ("start", "end", "name", "event")}, "stream": stream[on]})
+
+    def _ended(self, start: Ints, end: Ints) -> Ints:
+        """The ends of spans, as the window has them: one that lies beyond all time is none (see trace/window.py)."""
+        if int(end.max()) < FAR_NS and int((end - start).max()) < LONGEST_NS:
+            return end
+        endless = (end >= FAR_NS) | (end - start >= LONGEST_NS)
+        self._odd(ENDLESS, endless)
+        return np.where(endless, start, end)
+
+    def _usable(self, column: Any, below: int, what: str) -> Any:
+        if not len(column) or int(column.max()) < below:
+            return column
+        self._odd(f"unusable number of {what}, left out", column >= below)
+        return np.where(column >= below, MISSING, column)
+
+    def _summable(self, rows: Rows) -> Rows:
+        """The rows, whose durations and sizes can be summed in int64: of those that can't, the largest are left out."""
+        if not len(rows):
+            return rows
+        limit = (MOST_SUM - 1) // len(rows)
+        if _too_much(rows.dur):
+            endless = rows.dur > limit
+            self._odd(ENDLESS, endless)
+            rows.end = np.where(endless, rows.start, rows.end)
+            rows = rows[np.lexsort((-rows.end, rows.start))]
+        if _too_much(rows.bytes):
+            rows.bytes = self._usable(rows.bytes, limit + 1, "bytes")
+        return rows
 
     def _columns(self, kind: Cat, chunk: Chunk, rows: Any) -> Columns:
         part: Columns = {
@@ -158,6 +199,8 @@ class FrameBuilder:
                 for field in messages.__struct_fields__
                 if field != "row"
             }
+            for field, below in _MOST_STATED.items():
+                part[field] = self._usable(part[field], below, field)
             part["event"] = _events(chunk, messages.row)
             self._messages.append(part)
 
@@ -171,7 +214,7 @@ class FrameBuilder:
         With the footer of stored columns also what was not read is counted, and what was odd when they were written.
         """
         self._pair_halves()
-        tables = {kind: self._tables.pop(kind).rows() for kind in Cat if kind in self._tables}
+        tables = {kind: self._summable(self._tables.pop(kind).rows()) for kind in Cat if kind in self._tables}
         if (self._by_category if footer is None else footer.categories).get(names.BY_NAME):
             _sort_by_name(tables, self._words.name.values)
         if self._call_sizes and Cat.MEMORY in tables:
@@ -224,7 +267,10 @@ class FrameBuilder:
             part = {field: halves[field][rows] for field in ("name", "event", "lane", *_EXTRA.get(kind, ()))}
             if kind in _DEVICE:
                 part["lane"] = halves["row_lane"][rows]
-            part["start"], part["end"] = halves["ts"][rows], halves["ts"][end[of_kind]]
+            part["start"] = halves["ts"][rows]
+            part["end"] = self._ended(part["start"], halves["ts"][end[of_kind]])
+            if "bytes" in part:
+                part["bytes"] = self._usable(part["bytes"], MOST_BYTES, "bytes")
             self._tables.setdefault(kind, GrowingTable()).add(part)
 
     def _joined_messages(self) -> Messages:
@@ -237,6 +283,13 @@ class FrameBuilder:
             column = np.concatenate([part[field] for part in self._messages])[order]
             setattr(found, field, [text[code] for code in column.tolist()] if column.dtype == np.int32 else column)
         return found
+
+
+def _too_much(column: Ints) -> bool:
+    """Is the sum of what is stated MOST_SUM or more, or nearly so?"""
+    if not len(column) or int(column.max()) * len(column) < MOST_SUM:
+        return False
+    return float(np.maximum(column, 0).sum(dtype=np.float64)) >= MOST_SUM * 0.999
 
 
 def _sort_by_name(tables: dict[Cat, Rows], words: list[str]) -> None:

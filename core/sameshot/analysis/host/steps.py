@@ -103,7 +103,8 @@ def _from_profiler(thread: MainThread, numbers: list[int], spans: list[tuple[int
     """The job's own marks; one that recording cut short at the end is no step."""
     edges = [start for start, _ in spans] + [max(end for _, end in spans)]
     held = np.diff(np.searchsorted(thread.start, edges))
-    cut = len(spans) > 1 and 2 * held[-1] < np.median(held[:-1])
+    # Nor is one whose own end was not recorded.
+    cut = len(spans) > 1 and (edges[-1] <= edges[-2] or 2 * held[-1] < np.median(held[:-1]))
     if cut:
         edges.pop()
     if len(edges) < 3:
