@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 from hand_made import group, reduced, stream
+from hand_made import rank as written
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_job import BASE_NS, MS, GpuJob, Run
