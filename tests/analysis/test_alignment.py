@@ -376,3 +376,19 @@ def test_few_collectives_are_matched_across_clocks_only_where_each_is_of_its_own
     pairing = found(one, other)
     assert pairing.found is matched
     assert matched or pairing.note
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_a_rank_is_of_the_unnamed_group_that_it_fits_best(seed: int) -> None:
+    """64 ranks in eight data parallel groups without names. Few steps: the ends of two groups lie near each other on a
+    host by chance."""
+    run = GpuJob(hosts=8, gpus=8, tp=8, group_args=False, steps=6, clock_s=3.0, seed=seed).run()
+    ranks = run.summaries()
+    order = list(run.truth.arrival)
+    sizes = []
+    for one in match_streams(ranks)[0]:
+        family = run.truth.families[order[int(one.stream.split()[-1])]]
+        numbers = [ranks[index].identity.rank or 0 for index in one.ranks]
+        assert len({int(family.group[number]) for number in numbers}) == 1, one.key
+        sizes.append(len(numbers))
+    assert sizes == [8] * 16

@@ -9,7 +9,7 @@ import numpy as np
 
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.matching.align import Pairing, by_clocks, pair, unmatched
-from sameshot.analysis.matching.fit import Sequence, sequence
+from sameshot.analysis.matching.fit import Sequence, misfit, sequence
 from sameshot.analysis.matching.groups import Member, gather_groups
 from sameshot.analysis.matching.hosts import Offsets, host_of
 from sameshot.analysis.matching.matched import ABSENT, Matched
@@ -21,6 +21,9 @@ _MOST_TRIES = 10_000
 _MOST_SEARCHES = 600
 _MOST_TOLD = 64
 _SLACK = 50_000  # ns by which clocks and records may err where streams are said to overlap
+_CLEARLY = 0.67  # of how far the ends scatter around those of the group that fits next best
+_NEAR = 150_000  # ns; ends and offsets of clocks, chained over hosts, differ by less
+_SHARE_NEAR = 0.5
 _APART = 30_000  # ns: median difference of the ends of one NCCL collective; more means that it was another group's
 
 
@@ -90,31 +93,63 @@ class _Matcher:
         for index in sequences:
             by_host[self.hosts[index]].append(index)
         clusters = [cluster for mine in by_host.values() for cluster in self._clusters(sequences, mine)]
-        joined: list[list[int]] = []
+        joined: list[list[list[int]]] = []
         tries, searches = _MOST_TRIES, _MOST_SEARCHES
         while clusters:
             clusters.sort(key=lambda each: -len(sequences[each[0]]))
-            first, *rest = clusters
+            lead, *rest = clusters
+            first = [lead]
             clusters = []
             for other in rest:
-                here, there = self.hosts[first[0]], self.hosts[other[0]]
+                here, there = self.hosts[lead[0]], self.hosts[other[0]]
                 known = self.offsets.between(here, there) is not None
                 if here == there or not (tries if known else searches):
                     clusters.append(other)
                     continue
                 tries, searches = tries - known, searches - (not known)
-                if self._same_group(sequences, first[0], other[0], search=not known):
-                    first = [*first, *other]
+                if self._same_group(sequences, lead[0], other[0], search=not known):
+                    first.append(other)
                 else:
                     clusters.append(other)
             joined.append(first)
-        alone = [index for one in joined if len(one) == 1 for index in one]
-        found = sorted((one for one in joined if len(one) > 1), key=len, reverse=True)
+        told = self._surely(sequences, joined)
+        alone = [index for one in told if len(one) == 1 for index in one]
+        found = sorted((one for one in told if len(one) > 1), key=len, reverse=True)
         if not found:
             return [alone]
         if len(sequences) <= _MOST_TOLD:  # who fits nowhere is told why it does not fit the largest
             found[0] = [*found[0], *alone]
         return found
+
+    def _surely(self, sequences: dict[int, Sequence], joined: Listing[list[list[int]]]) -> list[list[int]]:
+        """The same groups after each rank was compared with all of those that span hosts: it belongs to the one that it
+        fits clearly best. Where two fit about as well, nobody knows to which, and it is left out. Of ranks that their
+        host's own clock tells apart, only one can be of a group."""
+        leads = {number: one[0][0] for number, one in enumerate(joined) if len(one) > 1}
+        if not leads:
+            return [one[0] for one in joined]
+        near = _Near({number: (sequences[lead], self.hosts[lead]) for number, lead in leads.items()}, self.offsets)
+        told: list[list[int]] = [[one[0][0]] if number in leads else [] for number, one in enumerate(joined)]
+        chosen: defaultdict[tuple[int, str], list[tuple[float, int, int]]] = defaultdict(list)
+        for number, one in enumerate(joined):
+            for which, cluster in enumerate(one):
+                for index in cluster:
+                    if index == leads.get(number):
+                        continue
+                    host = self.hosts[index]
+                    fits = near.fits(sequences[index], host)
+                    if not fits:
+                        told[number].append(index)
+                    elif len(fits) == 1 or fits[0][0] <= _CLEARLY * fits[1][0]:
+                        # Where a rank was moved from its cluster, it stands alone.
+                        own = number * len(sequences) + which if fits[0][1] == number else -1 - index
+                        chosen[fits[0][1], host].append((fits[0][0], own, index))
+        for (number, _), found in chosen.items():
+            found.sort()
+            others = [misfits for misfits, own, _ in found if own != found[0][1]]
+            if not others or found[0][0] <= _CLEARLY * others[0]:
+                told[number] += [index for _, own, index in found if own == found[0][1]]
+        return [one for one in told if one]
 
     def _clusters(self, sequences: dict[int, Sequence], left: list[int]) -> list[list[int]]:
         """Ranks of one host by group; the first of each cluster has most records."""
@@ -235,6 +270,42 @@ class _Matcher:
             )
             for index, pairing in sorted(part.pairings.items())
         ]
+
+
+class _Near:
+    """Which groups a rank's collectives may be of, by the clocks that are known."""
+
+    def __init__(self, leads: dict[int, tuple[Sequence, str]], offsets: Offsets) -> None:
+        self.leads = leads
+        self.offsets = offsets
+        self.base = next(iter(leads.values()))[1]
+        moved = {
+            number: one.end - ahead
+            for number, (one, host) in leads.items()
+            if (ahead := offsets.between(self.base, host)) is not None
+        }
+        ends = np.concatenate([*moved.values()])
+        order = np.argsort(ends, kind="stable")
+        self.ends = ends[order]
+        self.of = np.repeat(np.asarray(list(moved), dtype=np.int64), [len(each) for each in moved.values()])[order]
+
+    def fits(self, one: Sequence, host: str) -> list[tuple[float, int]]:
+        """How far its ends scatter around those of each group that they lie near to, the best first."""
+        ahead = self.offsets.between(self.base, host)
+        if ahead is None:
+            return []
+        ends = one.end - ahead
+        low, high = (np.searchsorted(self.ends, ends + by) for by in (-_NEAR, _NEAR))
+        hits = np.repeat(low - np.concatenate(([0], np.cumsum(high - low)[:-1])), high - low)
+        counts = np.bincount(self.of[hits + np.arange(len(hits))])
+        found = []
+        for number in np.flatnonzero(counts >= _SHARE_NEAR * len(ends)).tolist():
+            lead, there = self.leads[number]
+            between = self.offsets.between(there, host)
+            scatter = float("inf") if between is None else misfit(lead, one, between)
+            if scatter <= _APART:
+                found.append((scatter, number))
+        return sorted(found)
 
 
 def _together(one: Sequence, other: Sequence, found: Pairing) -> bool:
