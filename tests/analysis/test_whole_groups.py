@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hand_made import group, rank, reduced, stream
 from make_job import GpuJob, Slow
-from planted import detailed, manifest_of_ranks
+from planted import detailed, manifest_of_ranks, mapped
 
 from sameshot.analysis import Summary, reduce_ranks
 from sameshot.analysis.late.starts import contradicted
@@ -74,6 +74,15 @@ def test_of_a_single_moment_nobody_is_named_who_only_passed_a_delay_on(seed: int
     summary = without(job, 3)
     assert summary.late.ranks == ()
     assert summary.late.verdict is Verdict.UNKNOWN
+
+
+def test_who_is_late_while_a_rank_is_missing_is_named_but_never_for_sure() -> None:
+    job = GpuJob(hosts=2, gpus=4, backend="gloo", slow=(Slow(5, "host", 20.0),))
+    ranks = mapped(job.run())
+    whole = reduce_ranks(manifest_of_ranks(ranks, 8), ranks).late.ranks
+    assert [(one.rank, one.confidence) for one in whole] == [(5, Confidence.HIGH)]
+    part = reduce_ranks(manifest_of_ranks(ranks[1:], 8), ranks[1:]).late.ranks
+    assert [(one.rank, one.confidence) for one in part] == [(5, Confidence.MEDIUM)]
 
 
 # ---- starts on one clock

@@ -126,8 +126,9 @@ def _late_rank(
     clear = lateness >= 2 * threshold and steady >= 0.9 and steps >= 2 * LEAST_STEPS
     counted = rank.steps.confidence is Confidence.HIGH
     sure = sure and clear and per_step and counted and not evidence.assumes_clocks
-    if evidence.source != "gloo":
-        sure = sure and evidence.arrivals.complete and not evidence.arrivals.guessed
+    sure = sure and evidence.arrivals.complete
+    if evidence.source != "gloo":  # of which no trace records a group: whole are all ranks of the job
+        sure = sure and not evidence.arrivals.guessed
     python = rank.untraced_python[0].name if cause is Cause.UNTRACED and rank.untraced_python else None
     every = "step" if evidence.per_step else "interval between synchronisations"
     mine = np.flatnonzero(evidence.arrivals.last == row)
