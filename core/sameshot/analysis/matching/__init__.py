@@ -8,5 +8,6 @@ group that is matched by number or by rhythm; other groups of these hosts are th
 Only where no group tells anything the clocks themselves are assumed to agree, and the match says so.
 
 `match` puts it together: `groups` says which streams of the ranks are one group's, `align` pairs the collectives of two
-ranks (`fit` under one offset, `search` over all), `hosts` knows who shares a clock. `matched` is what comes out.
+ranks (`fit` under one offset, `search` over all), `hosts` knows who shares a clock, `near` which of several unnamed
+groups a rank lies near to. `matched` is what comes out.
 """

@@ -9,10 +9,11 @@ import numpy as np
 
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.matching.align import Pairing, by_clocks, pair, unmatched
-from sameshot.analysis.matching.fit import Sequence, misfit, sequence
+from sameshot.analysis.matching.fit import Sequence, sequence
 from sameshot.analysis.matching.groups import Member, gather_groups
 from sameshot.analysis.matching.hosts import Offsets, host_of
 from sameshot.analysis.matching.matched import ABSENT, Matched
+from sameshot.analysis.matching.near import APART, Near
 from sameshot.analysis.results import Alignment, RankSummary
 
 _REFERENCES = 4  # how many ranks are tried as the one that all others are compared with
@@ -22,9 +23,6 @@ _MOST_SEARCHES = 600
 _MOST_TOLD = 64
 _SLACK = 50_000  # ns by which clocks and records may err where streams are said to overlap
 _CLEARLY = 0.67  # of how far the ends scatter around those of the group that fits next best
-_NEAR = 150_000  # ns; ends and offsets of clocks, chained over hosts, differ by less
-_SHARE_NEAR = 0.5
-_APART = 30_000  # ns: median difference of the ends of one NCCL collective; more means that it was another group's
 
 
 def match_streams(ranks: Listing[RankSummary]) -> tuple[list[Matched], list[Alignment]]:
@@ -128,7 +126,7 @@ class _Matcher:
         leads = {number: one[0][0] for number, one in enumerate(joined) if len(one) > 1}
         if not leads:
             return [one[0] for one in joined]
-        near = _Near({number: (sequences[lead], self.hosts[lead]) for number, lead in leads.items()}, self.offsets)
+        near = Near({number: (sequences[lead], self.hosts[lead]) for number, lead in leads.items()}, self.offsets)
         told: list[list[int]] = [[one[0][0]] if number in leads else [] for number, one in enumerate(joined)]
         chosen: defaultdict[tuple[int, str], list[tuple[float, int, int]]] = defaultdict(list)
         for number, one in enumerate(joined):
@@ -272,42 +270,6 @@ class _Matcher:
         ]
 
 
-class _Near:
-    """Which groups a rank's collectives may be of, by the clocks that are known."""
-
-    def __init__(self, leads: dict[int, tuple[Sequence, str]], offsets: Offsets) -> None:
-        self.leads = leads
-        self.offsets = offsets
-        self.base = next(iter(leads.values()))[1]
-        moved = {
-            number: one.end - ahead
-            for number, (one, host) in leads.items()
-            if (ahead := offsets.between(self.base, host)) is not None
-        }
-        ends = np.concatenate([*moved.values()])
-        order = np.argsort(ends, kind="stable")
-        self.ends = ends[order]
-        self.of = np.repeat(np.asarray(list(moved), dtype=np.int64), [len(each) for each in moved.values()])[order]
-
-    def fits(self, one: Sequence, host: str) -> list[tuple[float, int]]:
-        """How far its ends scatter around those of each group that they lie near to, the best first."""
-        ahead = self.offsets.between(self.base, host)
-        if ahead is None:
-            return []
-        ends = one.end - ahead
-        low, high = (np.searchsorted(self.ends, ends + by) for by in (-_NEAR, _NEAR))
-        hits = np.repeat(low - np.concatenate(([0], np.cumsum(high - low)[:-1])), high - low)
-        counts = np.bincount(self.of[hits + np.arange(len(hits))])
-        found = []
-        for number in np.flatnonzero(counts >= _SHARE_NEAR * len(ends)).tolist():
-            lead, there = self.leads[number]
-            between = self.offsets.between(there, host)
-            scatter = float("inf") if between is None else misfit(lead, one, between)
-            if scatter <= _APART:
-                found.append((scatter, number))
-        return sorted(found)
-
-
 def _together(one: Sequence, other: Sequence, found: Pairing) -> bool:
     """Can these be the same collectives? None ends anywhere before everybody has come to it."""
     at = np.flatnonzero(found.place >= 0)
@@ -315,7 +277,7 @@ def _together(one: Sequence, other: Sequence, found: Pairing) -> bool:
     offset = found.offset or 0
     start, end = other.start[there] - offset, other.end[there] - offset
     apart = (start > one.end[at] + _SLACK) | (one.start[at] > end + _SLACK)
-    return bool(apart.mean() <= 0.1 and (found.residual or 0) <= _APART)
+    return bool(apart.mean() <= 0.1 and (found.residual or 0) <= APART)
 
 
 def _unmatched_counts(part: _Part, rows: list[int], place: Ints) -> Counter[str]:
