@@ -333,6 +333,7 @@ def test_a_frame_from_parquet_is_the_frame_from_the_trace(events: list[Any], row
         mock.patch.object(write, "_PENDING_ROWS", 2 * rows),
         mock.patch.object(write, "_KINDS", kinds),
         mock.patch.object(write, "_Hashed", return_value=InMemory(target)),
+        mock.patch.object(ColumnWriter, "_check"),
     ):
         assert contents(frame_of(data)[0]) == expected
         store_in_memory(data)

@@ -17,6 +17,7 @@ from sameshot.analysis.intervals import Ints
 from sameshot.analysis.names import Cat
 from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, Codes, Dictionaries
 from sameshot.trace.columns.schema import MESSAGES, Footer, Group
+from sameshot.trace.columns.tally import Tally, cut
 from sameshot.trace.window import FAR_NS
 
 _DEVICE = (Cat.KERNEL, Cat.MEMORY, Cat.SYNC)
@@ -56,8 +57,7 @@ class FrameBuilder:
         self._words = Words()
         self._lanes = Lanes(self._words.thread)
         self._events = 0
-        self._by_category: Counter[str] = Counter()
-        self._by_phase: Counter[str] = Counter()
+        self._by_category, self._by_phase = Tally(), Tally()
         self.oddities: Counter[str] = Counter()
 
     def wanted(self, group: Group) -> Collection[str]:
@@ -90,8 +90,8 @@ class FrameBuilder:
     def _uniform(self, chunk: Chunk, words: Dictionaries) -> None:
         """All rows are of one phase and category: whole columns are taken as they are."""
         phase, category = words.phase.values[chunk.phase[0]], words.category.values[chunk.category[0]]
-        self._by_phase[phase] += len(chunk)
-        self._by_category[category] += len(chunk)
+        self._by_phase.add(phase, len(chunk))
+        self._by_category.add(category, len(chunk))
         kind = names.category(category)
         if phase == "X" and kind not in _NO_ROWS:
             self._spans(kind, chunk, slice(None))
@@ -102,8 +102,8 @@ class FrameBuilder:
 
     def _mixed(self, chunk: Chunk, words: Dictionaries) -> None:
         phases, categories = words.phase.values, words.category.values
-        _count(self._by_phase, chunk.phase, phases)
-        _count(self._by_category, chunk.category, categories)
+        self._by_phase.codes(chunk.phase, phases)
+        self._by_category.codes(chunk.category, categories)
         kinds = np.fromiter((names.category(value) for value in categories), np.int8, len(categories))
         kind = kinds[chunk.category]
         kind[chunk.phase != words.phase.codes.get("X", NO_CODE - 1)] = -1
@@ -215,7 +215,11 @@ class FrameBuilder:
         """
         self._pair_halves()
         tables = {kind: self._summable(self._tables.pop(kind).rows()) for kind in Cat if kind in self._tables}
-        if (self._by_category if footer is None else footer.categories).get(names.BY_NAME):
+        by_category, by_phase, events = self._by_category.result(), self._by_phase.result(), self._events
+        if footer is not None:
+            by_category, by_phase, events = cut(footer.categories), cut(footer.phases), footer.events
+            self.oddities.update(footer.oddities)
+        if by_category.get(names.BY_NAME):
             _sort_by_name(tables, self._words.name.values)
         if self._call_sizes and Cat.MEMORY in tables:
             correlation, size = (np.concatenate(columns) for columns in zip(*self._call_sizes, strict=True))
@@ -227,10 +231,6 @@ class FrameBuilder:
         for _, lane, label in sorted(self._labels):
             if (number := self._lanes.number(lane)) is not None:
                 thread_names[number] = self._words.text.values[label]
-        by_category, by_phase, events = self._by_category, self._by_phase, self._events
-        if footer is not None:
-            by_category, by_phase, events = Counter(footer.categories), Counter(footer.phases), footer.events
-            self.oddities.update(footer.oddities)
         return Frame(
             names=found_names,
             lanes=lanes,
@@ -332,9 +332,3 @@ def _events(chunk: Chunk, rows: Any) -> Ints:
     events = np.arange(chunk.first, chunk.first + len(chunk)) if chunk.event is None else chunk.event
     found: Ints = events[rows]
     return found
-
-
-def _count(counter: Counter[str], codes: Codes, values: list[str]) -> None:
-    counts = np.bincount(codes, minlength=len(values))
-    for code in np.flatnonzero(counts).tolist():
-        counter[values[code]] += int(counts[code])

@@ -14,7 +14,16 @@ _EVERY = 32  # … each so-manyth, as counting costs as much as reading
 _MOST_KEYS = 1000
 _LONGEST = 200  # characters of a key
 
-_events = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_LARGEST = 1 << 16  # bytes of the arguments of one event; nobody writes more but to be counted here
+
+
+class _Event(msgspec.Struct, gc=False):
+    """Other fields are skipped by the decoder, however many there are."""
+
+    args: msgspec.Raw = msgspec.Raw()
+
+
+_events = msgspec.json.Decoder(list[_Event])
 _keys = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -37,8 +46,12 @@ class Census:
         if self._blocks > _ALL and self._blocks % _EVERY:
             return
         self.args_events += events
-        for fields in _events.decode(text):
-            if (args := fields.get("args")) is None:
+        for event in _events.decode(text):
+            args = event.args
+            if not (size := memoryview(args).nbytes):
+                continue
+            if size > _LARGEST:
+                self.args["(too long to be counted)"] += 1
                 continue
             try:
                 self.args.update(key[:_LONGEST] for key in _keys.decode(args) if key not in ARGUMENTS)

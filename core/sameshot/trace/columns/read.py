@@ -56,7 +56,6 @@ def read_columns(
     if accept is not None:
         accept(footer)
     with _typed_errors():
-        sound.check_types(file.schema_arrow)
         plan = [(at, group, set((wanted or everything)(group))) for at, group in enumerate(footer.groups)]
     reader = _Reader(file)
     for at, group, names in plan:
@@ -83,9 +82,9 @@ def _open(source: Path | bytes | BinaryIO) -> tuple[Footer, Any]:
     if not isinstance(file, Path):
         file.seek(0)
     dictionaries = [*schema.TEXTS, *schema.MESSAGE_TEXTS]
-    return footer, pq.ParquetFile(
-        file, metadata=metadata, read_dictionary=dictionaries, page_checksum_verification=True
-    )
+    found = pq.ParquetFile(file, metadata=metadata, read_dictionary=dictionaries, page_checksum_verification=True)
+    sound.check_types(found.schema_arrow)
+    return footer, found
 
 
 _DAMAGE = (ValueError, LookupError, ArithmeticError, AttributeError, TypeError, RuntimeError, MemoryError, OSError)

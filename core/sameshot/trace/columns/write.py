@@ -22,10 +22,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from sameshot.errors import ColumnsError
 from sameshot.trace.columns import schema
 from sameshot.trace.columns.arrow import arrow_schema
 from sameshot.trace.columns.chunk import MISSING, NO_CODE, Chunk, Codes, Dictionaries, Dictionary, Ints, event_order
+from sameshot.trace.columns.read import read_footer
 from sameshot.trace.columns.schema import Facts, Footer, Group
+from sameshot.trace.columns.tally import Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,8 +37,7 @@ GROUP_ROWS = schema.MOST_GROUP_ROWS // 2  # a row group has at most twice as man
 _PENDING_ROWS = 1 << 17
 _KINDS = 64  # kinds of rows kept apart; what comes later goes into groups of various rows
 _KNOWN_PHASES = frozenset("XstfMiIBECbneNDOPRcSTpFvV()")
-_MOST_COUNTED = 1000
-_LONGEST = 1000  # characters of a phase or category
+_LONGEST = 200  # characters of a phase or category whose rows are kept apart
 
 _Piece = dict[str, Any]
 _Kind = tuple[int, int, bool]
@@ -56,7 +58,7 @@ class Written(msgspec.Struct, frozen=True):
 class ColumnWriter:
     """Writes the file at `path` (never through a symbolic link); it counts only once `close` has returned.
 
-    Raises OSError for I/O.
+    Raises OSError for I/O, and ColumnsError for a file that no reader would take, whatever made it so.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,19 +81,20 @@ class ColumnWriter:
         self._rows: Counter[_Kind] = Counter()
         self._words: Dictionaries | None = None
         self._groups: list[Group] = []
-        self._phases: Counter[str] = Counter()
-        self._categories: Counter[str] = Counter()
+        self._phases, self._categories = Tally(), Tally()
         self._events = 0
 
     def chunk(self, chunk: Chunk, words: Dictionaries) -> None:
         """Take the next chunk."""
         if words is not self._words:
+            # Each row group costs memory until the end, so that small ones are worth it only once.
+            self._merge_small()
             self._flush_all()
             self._words = words
-            self._kinds: dict[_Kind, int] = {}
+            self._kinds: set[_Kind] = set()
         self._events += len(chunk)
-        _count(self._phases, chunk.phase, words.phase)
-        _count(self._categories, chunk.category, words.category)
+        self._phases.codes(chunk.phase, words.phase.values)
+        self._categories.codes(chunk.category, words.category.values)
         for kind, rows in self._by_kind(chunk):
             for start in range(0, len(rows), GROUP_ROWS):
                 part = rows[start : start + GROUP_ROWS]
@@ -99,24 +102,32 @@ class ColumnWriter:
                 self._rows[kind] += len(part)
                 if self._rows[kind] >= GROUP_ROWS:
                     self._flush(kind)
+        if self._rows.total() >= _PENDING_ROWS:
+            self._merge_small()
         while self._rows.total() >= _PENDING_ROWS:
             self._flush(self._rows.most_common(1)[0][0])
 
     def close(self, facts: Facts) -> Written:
         """Write what is left and the footer."""
         self._flush_all()
+        phases = self._phases.result()
         footer = Footer(
             **msgspec.structs.asdict(facts),
             events=self._events,
-            phases=dict(self._phases.most_common(_MOST_COUNTED)),
-            categories=dict(self._categories.most_common(_MOST_COUNTED)),
-            unknown_phases={phase: n for phase, n in self._phases.items() if phase not in _KNOWN_PHASES},
+            phases=dict(phases),
+            categories=dict(self._categories.result()),
+            unknown_phases={phase: n for phase, n in phases.items() if phase not in _KNOWN_PHASES},
             groups=tuple(self._groups),
         )
         self._parquet.add_key_value_metadata({schema.METADATA_KEY.decode(): msgspec.json.encode(footer).decode()})
         self._parquet.close()
         self._out.close()
+        self._check(footer)
         return Written(self._out.size, self._out.sha256, schema.SCHEMA)
+
+    def _check(self, footer: Footer) -> None:
+        if read_footer(self._path) != footer:
+            raise ColumnsError("The columns that were written are not read as they were meant.")
 
     def discard(self) -> None:
         """Close and remove; never raises for a file that is already gone."""
@@ -147,10 +158,24 @@ class ColumnWriter:
         return [(kind, order[borders[at] : borders[at + 1]]) for at, kind in enumerate(kinds)]
 
     def _known(self, kind: _Kind) -> _Kind:
-        if kind not in self._kinds and len(self._kinds) >= _KINDS:
+        if kind in self._kinds:
+            return kind
+        words = self._words
+        assert words is not None
+        longest = max(len(words.phase.values[kind[0]]), len(words.category.values[kind[1]]))
+        if len(self._kinds) >= _KINDS or longest > _LONGEST:
             return _VARIOUS
-        self._kinds[kind] = 1
+        self._kinds.add(kind)
         return kind
+
+    def _merge_small(self) -> None:
+        """Put kinds with few rows together."""
+        few = [kind for kind, rows in self._rows.items() if rows < GROUP_ROWS // 16 and kind != _VARIOUS]
+        for kind in few if len(few) > 1 else ():
+            self._pending.setdefault(_VARIOUS, []).extend(self._pending.pop(kind))
+            self._rows[_VARIOUS] += self._rows.pop(kind)
+            if self._rows[_VARIOUS] >= GROUP_ROWS:
+                self._flush(_VARIOUS)
 
     def _flush_all(self) -> None:
         for kind in list(self._pending):
@@ -280,16 +305,6 @@ def _nothing(kind: Any, rows: int) -> pa.Array:
         return pa.Array.from_buffers(kind, rows, [pa.py_buffer(_NULLS), pa.py_buffer(_ZEROS)], null_count=rows)
     indices = pa.Array.from_buffers(pa.int32(), rows, [pa.py_buffer(_NULLS), pa.py_buffer(_ZEROS)], null_count=rows)
     return pa.DictionaryArray.from_arrays(indices, _strings([]))
-
-
-def _count(counter: Counter[str], codes: Codes, dictionary: Dictionary) -> None:
-    counts = np.bincount(codes, minlength=len(dictionary))
-    for code in np.flatnonzero(counts).tolist():
-        counter[dictionary.values[code][:_LONGEST]] += int(counts[code])
-    if len(counter) > 2 * _MOST_COUNTED:
-        rest = counter.most_common()[_MOST_COUNTED:]
-        for value, _ in rest:
-            del counter[value]
 
 
 class _Hashed:
