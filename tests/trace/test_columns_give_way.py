@@ -136,7 +136,12 @@ def test_once_columns_are_given_up_the_rest_is_read_as_if_nobody_had_wanted_them
 
 def test_a_window_goes_on_from_columns_to_events_with_the_same_result(tmp_path: Path) -> None:
     """Borders lie in either part, and beside what lies within them by less than a float tells."""
-    for first, then in (("1000.001", "1000.000"), ("1000.000", "1000.001"), ("4398046511104001.3", "4398046511104001")):
+    for first, then in (
+        ("1000.001", "1000.000"),
+        ("1000.000", "1000.001"),
+        ("4398046511104001.3", "4398046511104001"),
+        ('"4398046511104001.7"', "4398046511104001.5"),
+    ):
         spans = [f'{{"ph":"X","cat":"cpu_op","name":"a","ts":{ts},"dur":1.5}}' for ts in (first, then)]
         builder = ColumnBuilder(stored.MaybeColumns(tmp_path / "columns"))
         builder.take(builder.parse(f"[{spans[0]}]".encode()))
