@@ -221,17 +221,19 @@ def test_blame_that_is_passed_on_through_a_group_that_is_not_whole_is_not_sure(s
         return msgspec.structs.replace(one, exposed=one.dur, data=(0,) * steps, **columns)
 
     groups = [group(first, size, "A"), group(second, 2, "B")]
-    summary = reduced(
-        [
-            rank(0, [told(first, 8_040, 5_040, 14_960, 0), told(second, 9_080, 40, 14_920, 5_040)], groups),
-            rank(1, [told(first, 8_040, 40, 19_960, 0)], groups),
-            rank(2, [told(second, 9_080, 5_040, 14_960, 0)], groups),
-        ]
-    )
+    ranks = [
+        rank(0, [told(first, 8_040, 5_040, 14_960, 0), told(second, 9_080, 40, 14_920, 5_040)], groups),
+        rank(1, [told(first, 8_040, 40, 19_960, 0)], groups),
+        rank(2, [told(second, 9_080, 5_040, 14_960, 0)], groups),
+    ]
+    summary = reduced(ranks)
     costs = {one.label: (one.caused, one.perhaps) for one in summary.stragglers}
     passed_on = (steps - 1) * 5_000 * US  # the first of a group tells nothing of what was before
     in_first = steps * 5_000 * US
     assert costs["rank 1"] == ((in_first + passed_on, 0) if sure else (0, in_first + passed_on))
+    alone = {one.label: (one.caused, one.perhaps) for one in reduced([ranks[0], ranks[2]], 3).stragglers}
+    first_of_second = 5_000 * US
+    assert alone == {"rank 0": (first_of_second, passed_on)}, "for whom it waited in A is not known"
 
 
 @pytest.mark.parametrize(

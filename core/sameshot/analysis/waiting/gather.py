@@ -12,7 +12,7 @@ from sameshot.analysis.intervals import Ints
 from sameshot.analysis.matching.matched import Matched
 from sameshot.analysis.results import Group, RankSummary
 from sameshot.analysis.waiting.arrivals import Arrivals
-from sameshot.analysis.waiting.cause import UNKNOWN, blame, spent_between
+from sameshot.analysis.waiting.cause import OTHER_GROUP, UNKNOWN, blame, spent_between
 from sameshot.analysis.waiting.follow import follow
 from sameshot.analysis.waiting.telling import dependency_columns, telling_columns
 
@@ -27,6 +27,7 @@ def arrivals(ranks: Sequence[RankSummary], matched: Sequence[Matched], world: in
         for group in rank.groups:
             groups.setdefault(group.key, group)
     told, dependencies = [], []
+    whole: set[tuple[int, str]] = set()  # rank, and the key of a stream of which all ranks of the group were compared
     divided = _divided(ranks, matched, world)
     for one in matched:
         recorded = groups.get(one.stream or one.key)
@@ -35,11 +36,17 @@ def arrivals(ranks: Sequence[RankSummary], matched: Sequence[Matched], world: in
             size = _size(one, groups, world)
         else:
             size = len(one.ranks) if (one.source, one.stream) in divided else world
+        if len(one.ranks) >= size:
+            whole.update(zip(one.ranks, one.streams or (one.key,) * len(one.ranks), strict=True))
         at = telling_columns(ranks, one, size)
         told.append(_arrivals(ranks, one, recorded, size, at))
         dependencies.append(_arrivals(ranks, one, recorded, size, np.setdiff1d(dependency_columns(one), at)))
     streams = [one for one in told if one is not None]
     follow(streams, [one for one in dependencies if one is not None])
+    held_up = [not all((index, stream.key) in whole for stream in rank.streams) for index, rank in enumerate(ranks)]
+    for each in streams:
+        # Held up in another group, for whom is not known: perhaps for a rank that was not compared.
+        each.root_sure[(each.root_cause == OTHER_GROUP) & np.asarray(held_up, dtype=np.bool_)[each.root]] = False
     return streams
 
 
