@@ -136,11 +136,11 @@ def test_once_columns_are_given_up_the_rest_is_read_as_if_nobody_had_wanted_them
 
 def test_a_window_goes_on_from_columns_to_events_with_the_same_result(tmp_path: Path) -> None:
     """Borders lie in either part, and beside what lies within them by less than a float tells."""
-    for first, then in (
-        ("1000.001", "1000.000"),
-        ("1000.000", "1000.001"),
-        ("4398046511104001.3", "4398046511104001"),
-        ('"4398046511104001.7"', "4398046511104001.5"),
+    for first, then, start_ns, end_ns in (
+        ("1000.001", "1000.000", 1_000_000, 1_001_501),
+        ("1000.000", "1000.001", 1_000_000, 1_001_501),
+        ("4398046511104001.5", "4398046511104001", 4398046511104001000, 4398046511104003000),
+        ('"4398046511104001.7"', "4398046511104001.5", 4398046511104001500, 4398046511104003200),
     ):
         spans = [f'{{"ph":"X","cat":"cpu_op","name":"a","ts":{ts},"dur":1.5}}' for ts in (first, then)]
         builder = ColumnBuilder(stored.MaybeColumns(tmp_path / "columns"))
@@ -149,4 +149,5 @@ def test_a_window_goes_on_from_columns_to_events_with_the_same_result(tmp_path: 
         builder.window.add(stored.decode_lean(f"[{spans[1]}]".encode()))
         (tmp_path / "t.json").write_text(f'{{"traceEvents":[{",".join(spans)}]}}')
         whole = verify(tmp_path / "t.json")
-        assert (builder.window.start_ns, builder.window.end_ns) == (whole.window_start_ns, whole.window_end_ns)
+        assert (builder.window.start_ns, builder.window.end_ns) == (start_ns, end_ns)
+        assert (whole.window_start_ns, whole.window_end_ns) == (start_ns, end_ns)

@@ -204,7 +204,7 @@ class Window:
             self.start_ns = start
             self._start_is_lossy = lossy
             # Text stays on the slow path, so only a number may narrow the quick comparison.
-            self._early = ts if ts.__class__ is not str else start / 1000
+            self._early = ts if ts.__class__ is not str else _inside(start, 1)
         if end > self.end_ns:
             self.end_ns = end
             self._end_is_lossy = lossy
