@@ -20,6 +20,9 @@ from sameshot.analysis.intervals import Ints
 from sameshot.trace.columns.chunk import Codes
 
 NO_PARENT = -1
+_MOST_LEVELS = 256  # that are cut one by one; calls are not nested deeper, unless they are no calls
+_FEW_LANES = 64  # nested one by one
+_ROOM = 1 << 62
 _ROUNDS = 8  # a thread that is still not settled then is walked with a stack
 
 
@@ -51,6 +54,8 @@ def _settle(start: Ints, end: Ints) -> tuple[Ints, Ints]:
         if not wrong.any():
             return parent, finish
         finish = allowed
+        if int(depth.max()) - int(depth[wrong].min()) > _MOST_LEVELS:
+            break
         # Whoever is inside of what was just cut: at once, instead of one round for each level.
         for level in range(int(depth[wrong].min()) + 1, int(depth.max()) + 1):
             at = np.flatnonzero(depth == level)
@@ -102,6 +107,16 @@ def threads(lane: Codes) -> Iterator[tuple[int, Ints]]:
 def self_times(start: Ints, end: Ints, lane: Codes) -> Ints:
     """Time of each span without the spans directly inside it, on its own thread; sorted by (start, longer first)."""
     mine: Ints = np.zeros(len(start), dtype=np.int64)
+    lanes = int(lane.max()) + 1 if len(lane) else 0
+    first, length = (int(start.min()), int(end.max()) - int(start.min()) + 1) if lanes else (0, 0)
+    if _FEW_LANES < lanes < _ROOM // length:
+        # One after the other in time, all lanes are one.
+        at = np.argsort(lane, kind="stable")
+        shift = lane[at].astype(np.int64) * length - first
+        begin, finish = start[at] + shift, end[at] + shift
+        parent, finish = nest(begin, finish)
+        mine[at] = without_children(finish - begin, parent)
+        return mine
     for _, at in threads(lane):
         begin, finish = start[at], end[at]
         parent, finish = nest(begin, finish)

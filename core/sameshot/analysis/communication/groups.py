@@ -12,6 +12,8 @@ from sameshot.analysis.intervals import Ints
 from sameshot.analysis.results import Group
 from sameshot.trace.columns.chunk import MISSING
 
+_NUMBER = re.compile(r"-?[0-9]{1,99}")
+
 
 def groups_of(frame: Frame, source: str, rows: Rows, message: Ints) -> tuple[list[Group], Ints]:
     """Groups as recorded, by name and ranks; what names none is kept apart by GPU stream."""
@@ -75,4 +77,4 @@ def _listed(ranks: str | None) -> int | None:
 
 
 def _lane_order(lane: tuple[object, object]) -> tuple[tuple[int, int, str], ...]:
-    return tuple((0, int(str(v)), "") if str(v).lstrip("-").isdigit() else (1, 0, str(v)) for v in lane)
+    return tuple((0, int(str(v)), "") if _NUMBER.fullmatch(str(v)) else (1, 0, str(v)) for v in lane)

@@ -18,7 +18,7 @@ from sameshot.analysis.device.launches import launch_table, launches, several_pi
 from sameshot.analysis.device.queues import queue_rows
 from sameshot.analysis.device.temporal import Occupancy, device_times, occupancy
 from sameshot.analysis.device.timeline import device_timeline
-from sameshot.analysis.device.work import Work, gather
+from sameshot.analysis.device.work import MOST_STREAMS, Work, gather
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.intervals import Spans
 from sameshot.analysis.results import CopyRow, DeviceTimes, HostBound, IdleRow, KernelRow, Launches, QueueRow, Timeline
@@ -62,6 +62,7 @@ def measure(
     table = launch_table(work.rows, work.runtime, work.call)
     oddities = {
         "host calls that share a correlation id": work.shared,
+        "streams beyond the 256 busiest, without rows of their own": max(len(work.streams) - MOST_STREAMS, 0),
         "launches with several kernels, no graph": several_pieces(work, table, is_graph_launch),
     }
     return DeviceMeasures(

@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from sameshot.analysis.device.work import NO_CALL, Work
+from sameshot.analysis.device.work import NO_CALL, Work, busiest
 from sameshot.analysis.frame import Rows
 from sameshot.analysis.intervals import Ints
 from sameshot.analysis.results import IdleRow
@@ -33,7 +33,7 @@ class Idle(msgspec.Struct, frozen=True):
 def idle_rows(work: Work) -> tuple[IdleRow, ...]:
     began = called(work.runtime, work.call)
     rows = []
-    for stream in work.streams:
+    for stream in busiest(work.streams):
         found = idle_of_stream(work.rows.start[stream.at], work.rows.end[stream.at], began[stream.at])
         rows.append(IdleRow(stream.label, found.host_wait, found.kernel_wait, found.other))
     return tuple(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from sameshot.analysis.device.idle import called
-from sameshot.analysis.device.work import Work
+from sameshot.analysis.device.work import Work, busiest
 from sameshot.analysis.intervals import Ints, Spans
 from sameshot.analysis.results import QueueRow
 from sameshot.trace.columns.chunk import MISSING
@@ -21,7 +21,7 @@ def queue_rows(work: Work, window: tuple[int, int]) -> tuple[QueueRow, ...]:
         return ()
     began = called(work.runtime, work.call)
     rows = []
-    for stream in work.streams:
+    for stream in busiest(work.streams):
         start, end, launch = (column[stream.at] for column in (work.rows.start, work.rows.end, began))
         known = launch != MISSING
         if not known.any():

@@ -21,6 +21,8 @@ from sameshot.analysis.names import Cat
 from sameshot.analysis.nesting import threads
 
 NO_CALL = -1
+MOST_STREAMS = 256
+"""Streams that get a row of their own in a summary."""
 
 
 class Stream(msgspec.Struct, frozen=True):
@@ -154,6 +156,14 @@ def _latest_before(mine: Ints, start: Ints, theirs: Ints, began: Ints, calls: In
     work = is_work[order]
     result[order[work] - len(theirs)] = found[work]
     return result
+
+
+def busiest(found: tuple[Stream, ...]) -> tuple[Stream, ...]:
+    """At most `MOST_STREAMS` of them, in the same order: those with most work."""
+    if len(found) <= MOST_STREAMS:
+        return found
+    most_first = sorted(range(len(found)), key=lambda at: -len(found[at].at))
+    return tuple(found[at] for at in sorted(most_first[:MOST_STREAMS]))
 
 
 def streams(rows: Rows, lanes: Sequence[tuple[Any, Any]]) -> tuple[Stream, ...]:

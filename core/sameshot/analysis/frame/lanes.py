@@ -58,16 +58,18 @@ class Words:
         self.text.follow(words.text)
 
 
-_Key = tuple[Any, Any]
+_Key = tuple[str, str]
 
 
 class Lanes:
-    """(pid, tid) or (device, stream) of rows → small numbers, chunk by chunk."""
+    """(pid, tid) or (device, stream) of rows → small numbers, chunk by chunk.
+
+    A lane is known by its JSON text: 1 and 1.0 are two threads, though Python takes them for equal.
+    """
 
     def __init__(self, threads: _Word) -> None:
         self._threads = threads
         self._lanes: dict[_Key, int] = {}
-        self._values: list[Any] = []  # of thread codes, as given
         self._new: list[int | None] = []
 
     def of(self, chunk: Chunk, rows: Any, *, on_device: bool) -> Codes:
@@ -77,7 +79,7 @@ class Lanes:
         device, stream = chunk.device[rows], chunk.stream[rows]
         stated = (device != MISSING) & (stream != MISSING)
         if stated.all():
-            return self._numbers(device, stream, int, int)
+            return self._numbers(device, stream, str, str)
         # Where an event does not state its device or stream, its process or thread stands for it.
         lanes: Codes = np.empty(len(pid), np.int32)
         for use_pid in (False, True):
@@ -87,19 +89,15 @@ class Lanes:
                     lanes[at] = self._numbers(
                         (pid if use_pid else device)[at],
                         (tid if use_tid else stream)[at],
-                        self._thread if use_pid else int,
-                        self._thread if use_tid else int,
+                        self._thread if use_pid else str,
+                        self._thread if use_tid else str,
                     )
         return lanes
 
-    def _thread(self, code: int) -> Any:
-        if code == NO_CODE:
-            return None
-        for text in self._threads.values[len(self._values) :]:
-            self._values.append(_value(text))
-        return self._values[code]
+    def _thread(self, code: int) -> str:
+        return "null" if code == NO_CODE else self._threads.values[code]
 
-    def _numbers(self, first: Any, second: Any, value: Callable[[int], Any], other: Callable[[int], Any]) -> Codes:
+    def _numbers(self, first: Any, second: Any, value: Callable[[int], str], other: Callable[[int], str]) -> Codes:
         if not len(first):
             return EMPTY_CODES
         low, high, low2, high2 = int(first.min()), int(first.max()), int(second.min()), int(second.max())
@@ -127,17 +125,18 @@ class Lanes:
     def _lane(self, key: _Key) -> int:
         return self._lanes.setdefault(key, len(self._lanes))
 
-    def renumbered(self, tables: Iterable[Rows]) -> list[_Key]:
+    def renumbered(self, tables: Iterable[Rows]) -> list[tuple[Any, Any]]:
         """Lanes that rows are on, in an order that does not depend on how the trace was read."""
         keys = list(self._lanes)
         used = used_codes([rows.lane for rows in tables if len(rows)], len(keys))
-        order = sorted(used, key=lambda lane: tuple(map(_order, keys[lane])))
+        values = {lane: (_value(keys[lane][0]), _value(keys[lane][1])) for lane in used}
+        order = sorted(used, key=lambda lane: (*map(_order, values[lane]), keys[lane]))
         new: Codes = np.full(len(keys), NO_CODE, np.int32)
         new[order] = np.arange(len(order), dtype=np.int32)
         for rows in tables:
             rows.lane = new[rows.lane]
         self._new = [number if number != NO_CODE else None for number in new.tolist()]
-        return [keys[lane] for lane in order]
+        return [values[lane] for lane in order]
 
     def number(self, lane: int) -> int | None:
         """The final number of a lane; None: no row is on it."""
