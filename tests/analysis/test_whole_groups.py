@@ -85,6 +85,15 @@ def test_who_is_late_while_a_rank_is_missing_is_named_but_never_for_sure() -> No
     assert [(one.rank, one.confidence) for one in part] == [(5, Confidence.MEDIUM)]
 
 
+@pytest.mark.parametrize("cause", ["data", "host"])
+def test_who_steadily_waits_for_the_late_rank_is_not_named_by_way_of_a_third(cause: str) -> None:
+    """Rank 5 is late; rank 4 waits for it, and rank 6, of the next stage, for rank 4."""
+    faults = {"clock_s": 3.0, "drift_ppm": 50.0, "lag": 0.1, "missing": 0.02}
+    job = GpuJob(hosts=2, gpus=4, tp=2, pp=2, steps=14, seed=2, slow=(Slow(5, cause, 8.0),), **faults)
+    ranks = mapped(job.run())
+    assert [one.rank for one in reduce_ranks(manifest_of_ranks(ranks, 8), ranks).late.ranks] == [5]
+
+
 # ---- starts on one clock
 
 

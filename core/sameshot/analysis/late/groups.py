@@ -28,8 +28,14 @@ def merged(
             known = own.get(found.index)
             if known is None or found.late.lateness_per_step > known.late.lateness_per_step:
                 own[found.index] = found
+    passed = {found.index: found.root for found in candidates if found.root != found.index}
     for found in candidates:
-        if found.root != found.index and found.root not in own and _is_late_itself(found, streams):
+        # Whom it waited for may steadily wait for a third one in turn, whatever single collectives say of it.
+        if (
+            found.root != found.index
+            and not {found.root, passed.get(found.root)} & set(own)
+            and _is_late_itself(found, streams)
+        ):
             rank = ranks[found.root]
             late = msgspec.structs.replace(
                 found.late,
