@@ -104,11 +104,23 @@ def test_spans_of_absurd_length_are_instants_and_counted(tmp_path: Path, events:
     assert [(row.total, row.bytes) for row in summary.copies] in ([], [(0, None)])
 
 
+def test_a_span_that_begins_at_the_end_of_time_is_an_instant_as_in_the_window(tmp_path: Path) -> None:
+    begin = END_OF_TIME_US - 100
+    events = [span("cpu_op", "aten::x", begin, 20), span("cpu_op", "aten::y", begin, 1000)]
+    summary = summaries_of(events, tmp_path)
+    assert summary.window_end_ns - summary.window_start_ns == 20_000
+    assert {row.name: row.total for row in summary.operators} == {"aten::x": 20_000, "aten::y": 0}
+    assert summary.trace.oddities[ENDLESS] == 1
+
+
 def test_the_longest_spans_that_count_are_not_touched(tmp_path: Path) -> None:
     longest = LONGEST_NS // 1000
     summary = summaries_of([span("kernel", "gemm", at, longest, at, device=0, stream=at) for at in range(3)], tmp_path)
     assert ENDLESS not in summary.trace.oddities
     assert [row.total for row in summary.kernel_rows] == [3 * longest * 1000]
+    longer = summaries_of([span("kernel", "gemm", 0, longest + 1, 1, device=0, stream=1)], tmp_path)
+    assert longer.trace.oddities[ENDLESS] == 1
+    assert [row.total for row in longer.kernel_rows] == [0]
 
 
 def test_many_long_spans_and_sizes_do_not_wrap_together() -> None:

@@ -100,7 +100,7 @@ def test_the_main_thread_is_the_busiest_by_time_covered(seed: int) -> None:
 
 @pytest.mark.parametrize("kind", ["threads", "overlaps"])
 def test_time_grows_with_events_not_with_lanes_or_depth(kind: str) -> None:
-    rows = 40_000
+    rows = 100_000
     if kind == "threads":
         events = [span("cpu_op", at, 5, at + 2) for at in range(rows)]
     else:
