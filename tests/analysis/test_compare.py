@@ -223,7 +223,7 @@ def test_a_fed_dataloader_is_what_made_the_real_step_faster(starved_and_fed: Com
     assert not [one for one in found.parts if one.measure == "GPU computing" and one.outcome is Outcome.SLOWER]
 
 
-# -- what a reviewer of numbers would try
+# -- chance, ranks without steps, single calls
 
 
 @pytest.fixture(scope="module")
