@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 Progress = Callable[[int, int, str], None]
 """Called after each rank with (ranks done, ranks in all, the target just done)."""
 
-# Bytes of JSON from which processes pay: below, one process takes a few seconds, and two save little of that for a fifth
-# more CPU and twice the memory (400 MB: 3.6 s alone; 2.5 s, 1.2 × the CPU by two). Columns are read so much faster that
-# only large captures are worth it.
+# Bytes of JSON from which processes pay: below, one process takes a few seconds, and two save little of that for a
+# fifth more CPU and twice the memory (400 MB: 3.6 s alone; 2.5 s and 1.2 × the CPU by two). Columns are read so much
+# faster that only large captures are worth it.
 _POOL_FROM = 768 << 20
 _POOL_FROM_COLUMNS = 4 << 30
 _MOST_WORKERS = 8
