@@ -15,6 +15,7 @@ from make_job import GpuJob, Run
 from sameshot.analysis.merged import Merged, merge_capture
 from sameshot.cli.main import invoke
 from sameshot.errors import UsageError, VerificationFailed
+from sameshot.storage import Storage
 
 MS = 1_000_000
 
@@ -158,6 +159,21 @@ def test_bytes_that_are_not_those_of_the_manifest_end_it(run: Run, tmp_path: Pat
     with pytest.raises(VerificationFailed):
         merge_capture(str(broken), out / "m.json.gz")
     assert list(out.iterdir()) == []
+
+
+def test_each_trace_is_read_once_and_only_those_that_were_chosen(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    opened = Storage.open_read
+
+    def noted(storage: Storage, key: str) -> Any:
+        read.append(key)
+        return opened(storage, key)
+
+    monkeypatch.setattr(Storage, "open_read", noted)
+    merged(folder, tmp_path, ranks=[1, 3])
+    assert sorted(key for key in read if "trace.json" in key) == ["rank-1/trace.json.gz", "rank-3/trace.json.gz"]
 
 
 def test_inferred_steps_are_a_track_of_their_own(folder: Path, tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def summarise(
             oddities=dict(sorted(oddities.items())),
             raw_size=raw_size,
             raw_sha256=raw_sha256,
+            base_time=base_ns,
         ),
         main_thread=None if main is None else "/".join(str(part) for part in frame.lanes[main]),
         parts=host.times(spans, np.asarray([first, last], dtype=np.int64))[0],

@@ -20,7 +20,7 @@ RawEvents = Callable[[list[dict[str, Any]]], None]
 _objects = msgspec.json.Decoder(list[dict[str, Any]])
 
 
-def read_raw_events(stream: BinaryIO, raw_sha256: str, take: RawEvents) -> None:
+def read_raw_events(stream: BinaryIO, raw_sha256: str, take: RawEvents, *, whose: str) -> None:
     """Hand all elements of `traceEvents` to `take`, in blocks, in bounded memory.
 
     For a trace that has been verified before: what is proven here is that these are the same bytes (`raw_sha256` of the
@@ -46,6 +46,6 @@ def read_raw_events(stream: BinaryIO, raw_sha256: str, take: RawEvents) -> None:
     scanner.finish()
     if digest.hexdigest() != raw_sha256:
         raise VerificationFailed(
-            f"The trace decodes to bytes with sha256 {digest.hexdigest()}, the manifest states {raw_sha256}; fetch it "
-            "again from where it came from."
+            f"The trace of {whose} decodes to bytes with sha256 {digest.hexdigest()}, the manifest states "
+            f"{raw_sha256}; nothing was written. Fetch it again from where it came from."
         )

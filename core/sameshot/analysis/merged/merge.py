@@ -15,13 +15,12 @@ from sameshot.analysis.matching.hosts import host_of
 from sameshot.analysis.merged.write import MergedRank, RankWriter, Writer, moment_of
 from sameshot.analysis.results import Clocks, HostClock, RankSummary
 from sameshot.analysis.run import Progress, map_capture
-from sameshot.errors import UsageError, VerificationFailed
+from sameshot.errors import UsageError
 from sameshot.manifest import Manifest, Target
 from sameshot.model import Artifact
 from sameshot.storage import Storage
 from sameshot.trace.capture_check import locate
 from sameshot.trace.raw import read_raw_events
-from sameshot.trace.verify import Expectation, verify
 
 
 class Merged(msgspec.Struct, frozen=True):
@@ -108,9 +107,12 @@ def merge(
         with igzip.open(part, "wb", compresslevel=1) as file:  # type: ignore[no-untyped-call]
             writer = Writer(file)
             for number, (target, clock) in enumerate(zip(targets, shown, strict=True)):
-                one = RankWriter(writer, target, hosts[number], clock, number, start_ns, window_ns)
-                _read(storage, prefix, target, one)
-                one.finish(by_target[target.target_id])
+                summary, artifact = by_target[target.target_id], _artifact(target)
+                base_ns = summary.trace.base_time
+                one = RankWriter(writer, target, hosts[number], clock, number, base_ns, start_ns, window_ns)
+                with storage.open_read(prefix + artifact.uri) as stream:
+                    read_raw_events(stream, artifact.raw_sha256, one.take, whose=f"{one.label} ({artifact.uri})")
+                one.finish(summary)
                 parts.append(one.part())
                 if progress is not None:
                     progress(number + 1, len(targets), target.target_id)
@@ -120,20 +122,6 @@ def merge(
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
     return Merged(str(out), start_ns, tuple(parts))
-
-
-def _read(storage: Storage, prefix: str, target: Target, one: RankWriter) -> None:
-    artifact = _artifact(target)
-    with storage.open_read(prefix + artifact.uri) as stream:
-        found = verify(stream, Expectation())
-    if (found.size, found.sha256) != (artifact.size, artifact.sha256):
-        raise VerificationFailed(
-            f"The trace of {one.label} ({artifact.uri}) is not the one that the manifest states; nothing was written. "
-            "Fetch it again from where it came from."
-        )
-    one.base_ns = found.base_time_ns or 0
-    with storage.open_read(prefix + artifact.uri) as stream:
-        read_raw_events(stream, artifact.raw_sha256, one.take)
 
 
 def _artifact(target: Target) -> Artifact:

@@ -79,12 +79,13 @@ class RankWriter:
         host: str,
         clock: HostClock | None,
         number: int,
+        base_ns: int,
         start_ns: int,
         window_ns: tuple[int | None, int | None],
     ) -> None:
         rank = target.identity.rank
         self.label = target.target_id if rank is None else f"rank {rank}"
-        self.base_ns = 0
+        self._base_ns = base_ns
         self._writer = writer
         self._target = target
         self._host = host
@@ -143,7 +144,7 @@ class RankWriter:
         if at is None:
             self._left_out += 1  # nowhere to draw it
             return False
-        begin = self._relative_ns(self.base_ns + at)
+        begin = self._relative_ns(self._base_ns + at)
         stated = to_ns(event.get("dur"))
         length = max(stated or 0, 0)
         if phase not in _HALVES and not self._wanted(begin, begin + length):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sameshot.analysis.results.common import NamedTime
+from sameshot.analysis.results.common import NamedTime, ns
 from sameshot.analysis.results.communication import CommunicationRow, Group, Stream
 from sameshot.analysis.results.device import (
     CopyRow,
@@ -21,8 +21,11 @@ from sameshot.model import Identity
 RANK_SCHEMA = "sameshot.dev/rank-summary/v1"
 
 
-class TraceFacts(msgspec.Struct, frozen=True):
-    """What was in the file, so that nothing is dropped in silence."""
+class TraceFacts(msgspec.Struct, frozen=True, rename=ns("base_time")):
+    """What was in the file, so that nothing is dropped in silence.
+
+    `base_time` is what its times count from, CLOCK_REALTIME of its host in ns; 0: they count from the epoch.
+    """
 
     events: int
     by_category: dict[str, int]
@@ -30,6 +33,7 @@ class TraceFacts(msgspec.Struct, frozen=True):
     oddities: dict[str, int]
     raw_size: int
     raw_sha256: str
+    base_time: int = 0
 
 
 class RankSummary(msgspec.Struct, frozen=True, kw_only=True):
