@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sameshot.cli.bars import bar
 from sameshot.cli.options import Output, OutputOption, print_json
 from sameshot.cli.tables import say
 from sameshot.lean import import_numpy
@@ -35,7 +36,8 @@ def compare(
     import_numpy()
     from sameshot.analysis.compare.run import compare_captures, write
 
-    found = compare_captures(before, after, cache=None if out is None else out / "columns")
+    with bar("reading") as advance:
+        found = compare_captures(before, after, cache=None if out is None else out / "columns", progress=advance)
     if out is not None:
         write(found, out)
     if output is Output.JSON:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sameshot.cli.bars import bar
 from sameshot.cli.options import Output, OutputOption, milliseconds, print_json, rank_list
 from sameshot.cli.tables import say
 
@@ -35,9 +36,9 @@ def merge(
     from sameshot.analysis.merged import merge_capture
 
     window = tuple(None if text is None else milliseconds(text) * 1_000_000 for text in (begin, end))
-    found = merge_capture(
-        manifest, out, ranks=None if ranks is None else rank_list(ranks), window_ns=(window[0], window[1])
-    )
+    chosen = None if ranks is None else rank_list(ranks)
+    with bar("merging") as advance:
+        found = merge_capture(manifest, out, ranks=chosen, window_ns=(window[0], window[1]), progress=advance)
     if output is Output.JSON:
         print_json(found)
         return
