@@ -10,7 +10,6 @@ does not decide it carries both answers until the parts are joined.
 from __future__ import annotations
 
 import enum
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ import msgspec
 import numpy as np
 
 from sameshot.analysis.device.work import Work
+from sameshot.analysis.files import replacing
 from sameshot.analysis.frame import Frame
 from sameshot.analysis.hta import compat, exact
 from sameshot.analysis.hta.shape import Columns, RankTables, joined
@@ -72,13 +72,8 @@ def write_tables(tables: Mapping[str, pa.Table], folder: Path) -> list[Path]:
     written = []
     for name, table in tables.items():
         path = folder / f"{name}.parquet"
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
+        with replacing(path) as part:
             pq.write_table(table, part, compression="zstd")
-            os.replace(part, path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
         written.append(path)
     return written
 

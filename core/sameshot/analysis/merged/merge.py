@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 from isal import igzip
 
+from sameshot.analysis.files import replacing
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.matching.hosts import host_of
 from sameshot.analysis.merged.write import MergedRank, RankWriter, Writer, moment_of
@@ -101,26 +100,23 @@ def merge(
     start_ns = min(
         moment_of(clock, _artifact(target).window_start_ns) for target, clock in zip(targets, shown, strict=True)
     )
-    part = out.with_name(f".{out.name}.{os.getpid()}.part")
     parts = []
-    try:
-        with igzip.open(part, "wb", compresslevel=1) as file:  # type: ignore[no-untyped-call]
-            writer = Writer(file)
-            for number, (target, clock) in enumerate(zip(targets, shown, strict=True)):
-                summary, artifact = by_target[target.target_id], _artifact(target)
-                base_ns = summary.trace.base_time
-                one = RankWriter(writer, target, hosts[number], clock, number, base_ns, start_ns, window_ns)
-                with storage.open_read(prefix + artifact.uri) as stream:
-                    read_raw_events(stream, artifact.raw_sha256, one.take, whose=f"{one.label} ({artifact.uri})")
-                one.finish(summary)
-                parts.append(one.part())
-                if progress is not None:
-                    progress(number + 1, len(targets), target.target_id)
-            writer.close({"displayTimeUnit": "ms", "sameshot": {"start_ns": str(start_ns), "ranks": parts}})
-        os.replace(part, out)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
+    with (
+        replacing(out) as part,
+        igzip.open(part, "wb", compresslevel=1) as file,  # type: ignore[no-untyped-call]
+    ):
+        writer = Writer(file)
+        for number, (target, clock) in enumerate(zip(targets, shown, strict=True)):
+            summary, artifact = by_target[target.target_id], _artifact(target)
+            base_ns = summary.trace.base_time
+            one = RankWriter(writer, target, hosts[number], clock, number, base_ns, start_ns, window_ns)
+            with storage.open_read(prefix + artifact.uri) as stream:
+                read_raw_events(stream, artifact.raw_sha256, one.take, whose=f"{one.label} ({artifact.uri})")
+            one.finish(summary)
+            parts.append(one.part())
+            if progress is not None:
+                progress(number + 1, len(targets), target.target_id)
+        writer.close({"displayTimeUnit": "ms", "sameshot": {"start_ns": str(start_ns), "ranks": parts}})
     return Merged(str(out), start_ns, tuple(parts))
 
 
