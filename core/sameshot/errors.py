@@ -13,9 +13,13 @@
     ├── ColumnsError                   4   stored columns are none, damaged or of an unknown version
     ├── UnknownCapture                 5   no coordinator and no archive knows this capture
     ├── NoSuchJob                      6   no such job, or the job was never armed
+    │   ├── JobEnded                       all of its workers have gone
+    │   ├── NotArmed                       it runs, and no worker of it can be captured
+    │   └── OtherAttempt                   another attempt of it runs than the one that was asked for
     ├── CaptureCancelled               7   a cancel was accepted before convergence
     ├── TryAgain                      75   nothing is lost; the same call may succeed later
     │   ├── Unreachable                    a coordinator, agent or daemon does not answer
+    │   ├── JobBusy                        somebody else's capture of this job is running
     │   └── StorageError                   the object store refused or lost a request
     │       ├── NotFound                   there is no object under that name
     │       └── AlreadyExists              a conditional put found an object: never overwritten
@@ -123,6 +127,18 @@ class NoSuchJob(SameshotError):
     exit_code = 6
 
 
+class JobEnded(NoSuchJob):
+    """All workers of the job have gone."""
+
+
+class NotArmed(NoSuchJob):
+    """The job runs, and no worker of it is registered."""
+
+
+class OtherAttempt(NoSuchJob):
+    """Another job, or another attempt of it, runs where this one was expected."""
+
+
 class CaptureCancelled(SameshotError):
     """A cancel was accepted before the capture converged."""
 
@@ -137,6 +153,10 @@ class TryAgain(SameshotError):
 
 class Unreachable(TryAgain):
     """A coordinator, agent or profiler daemon does not answer."""
+
+
+class JobBusy(TryAgain):
+    """Somebody else's capture of the job is running."""
 
 
 class StorageError(TryAgain):

@@ -9,8 +9,9 @@ import pytest
 from rich.console import Console
 
 from sameshot.api.views import CaptureView
-from sameshot.cli.progress import exit_code, print_result
+from sameshot.cli.progress import print_result
 from sameshot.model import CaptureState
+from sameshot.steps.verdict import exit_code
 from support.fake_agent import JOB
 
 DONE = CaptureView(capture_id="0" * 32, job=JOB, state=CaptureState.SUCCEEDED, expected=2, archived=2, published=True)

@@ -63,8 +63,9 @@ def capture(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Record a window on every rank of a running job, now. With --wait, Ctrl-C cancels it."""
-    from sameshot.cli.progress import exit_code, print_result
+    from sameshot.cli.progress import print_result
     from sameshot.model import CaptureSpec
+    from sameshot.steps.verdict import exit_code
 
     spec = CaptureSpec.of(
         {
@@ -97,7 +98,8 @@ def watch(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Follow a capture until it has ended. Ctrl-C stops watching; the capture goes on."""
-    from sameshot.cli.progress import exit_code, follow, print_result
+    from sameshot.cli.progress import follow, print_result
+    from sameshot.steps.verdict import exit_code
 
     with dial(address, job) as client:
         _one_of(capture_id, key)

@@ -122,7 +122,8 @@ def _capture(local: LocalRun, spec: CaptureSpec, out: Path, screen: Console) -> 
     from rich.text import Text
 
     from sameshot.analysis import analyze, headline
-    from sameshot.cli.progress import exit_code, follow, print_result
+    from sameshot.cli.progress import follow, print_result
+    from sameshot.steps.verdict import exit_code
 
     with local.client() as client:
         asked = time.monotonic()

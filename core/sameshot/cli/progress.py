@@ -12,36 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from sameshot.api.views import CaptureView
-from sameshot.errors import CaptureCancelled, CaptureFailed, NoSuchJob, PartialCapture, TryAgain, UnknownCapture
-from sameshot.model import CaptureState, Outcome, TargetFact, TargetState
+from sameshot.model import CaptureState, TargetFact, TargetState
+from sameshot.steps.verdict import had_targets
 
 _STEPS = [state for state in TargetState if TargetState.PENDING < state < TargetState.FAILED]
 _HEADS = ["rank", "target", *(state.name.lower() for state in _STEPS), ""]
-
-EXIT_CODES = {
-    Outcome.SUCCEEDED: 0,
-    Outcome.PARTIAL: PartialCapture.exit_code,
-    Outcome.FAILED: CaptureFailed.exit_code,
-    Outcome.UNKNOWN: UnknownCapture.exit_code,
-    Outcome.CANCELLED: CaptureCancelled.exit_code,
-}
-
-
-def exit_code(view: CaptureView) -> int:
-    """0 only for a fully successful capture whose manifest really is in the archive."""
-    if view.outcome is None:
-        return TryAgain.exit_code  # it is not over, as far as can be told
-    if view.outcome is Outcome.UNKNOWN or view.published:
-        return EXIT_CODES[view.outcome]
-    if not had_targets(view):
-        return NoSuchJob.exit_code if view.outcome is Outcome.FAILED else EXIT_CODES[view.outcome]
-    return TryAgain.exit_code
-
-
-def had_targets(view: CaptureView) -> bool:
-    """False for a capture that ended without any: no worker was there to be asked, or it was cancelled before. Such a
-    capture has no manifest and never will."""
-    return view.expected > 0
 
 
 def follow(updates: Iterable[CaptureView], console: Console) -> CaptureView | None:
