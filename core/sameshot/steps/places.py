@@ -8,11 +8,13 @@ Pure names; every segment is usable on any store.
 
 from __future__ import annotations
 
+import hashlib
 from urllib.parse import quote
 
 from sameshot.model import JobRef
 
 MOST_SHARDS = 64
+_LONGEST = 200  # bytes of one segment: file systems take 255, and endings are added
 
 
 def capture_folder(job: JobRef, capture_id: str) -> str:
@@ -21,7 +23,12 @@ def capture_folder(job: JobRef, capture_id: str) -> str:
 
 
 def history_folder(namespace: str, series: str) -> str:
-    return f"history/{_segment(namespace)}/{_segment(series)}"
+    return f"history/{segment(namespace)}/{segment(series)}"
+
+
+def history_key(namespace: str, series: str, capture_id: str) -> str:
+    """Where the row of one capture lies; whoever analyses the capture again writes there again."""
+    return f"{history_folder(namespace, series)}/{segment(capture_id)}.parquet"
 
 
 def shards(count: int, most: int = MOST_SHARDS) -> tuple[str, ...]:
@@ -34,7 +41,15 @@ def shards(count: int, most: int = MOST_SHARDS) -> tuple[str, ...]:
     return tuple(f"{i}/{n}" for i in range(n))
 
 
-def _segment(text: str) -> str:
-    """A text of any kind as one segment of a path; `.` and `..` are no names."""
+def segment(text: str) -> str:
+    """A text of any kind as one segment of a path, another one for each text.
+
+    `.`, `..` and the empty text are no names, readers of datasets skip what begins with `.` or `_`, and no file system
+    takes names of any length. A `%` that no two hex digits follow comes from here only.
+    """
     quoted = quote(text, safe="")
-    return quoted.replace(".", "%2E") if set(quoted) <= {"."} else quoted
+    if quoted[:1] in (".", "_"):
+        quoted = f"%{ord(quoted[0]):02X}{quoted[1:]}"
+    if len(quoted) > _LONGEST:
+        return f"{quoted[:100].rstrip('%')}%-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
+    return quoted or "%-"
