@@ -3,6 +3,7 @@
     storage = Storage.open("s3://bucket/prefix")        # or file:///path, or a plain path
     await storage.put_file(key, path, size=…, sha256=…) # checked on the way and afterwards
     await storage.put_new(manifest_key, data)           # only where nothing is: AlreadyExists
+    await storage.put(key, data)                        # whatever is there
 
 Every call ends within its deadline: with its result, or with a StorageError that says what the store did. What a
 passing fault can explain (503, a slow or lost connection) is tried again until then.
@@ -11,6 +12,7 @@ passing fault can explain (503, a slow or lost connection) is tried again until 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
@@ -30,6 +32,7 @@ class _Backend(Protocol):
     def uri(self, key: str) -> str: ...
     async def put_file(self, key: str, path: Path, size: int, sha256: str, deadline_s: float) -> None: ...
     async def put_new(self, key: str, data: bytes, deadline_s: float) -> None: ...
+    async def put(self, key: str, data: bytes, deadline_s: float) -> None: ...
     async def get(self, key: str, deadline_s: float) -> bytes: ...
     async def size(self, key: str, deadline_s: float) -> int | None: ...
     async def list(self, prefix: str, deadline_s: float) -> list[str]: ...
@@ -46,15 +49,17 @@ class Storage:
         self._backend = backend
 
     @classmethod
-    def open(cls, url: str, *, deadline_s: float = 60) -> Storage:
+    def open(cls, url: str, *, deadline_s: float = 60, aws: Mapping[str, str] | None = None) -> Storage:
         """A plain path, `file:///path` or `s3://bucket/prefix`. Nothing is contacted or created yet.
 
         S3 takes its endpoint, region and credentials the standard way (AWS_* environment, web identity, instance role);
-        an `http://` endpoint in AWS_ENDPOINT_URL is used as it is. Raises UsageError for anything else.
+        an `http://` endpoint in AWS_ENDPOINT_URL is used as it is. `aws` holds variables of the same names for this
+        storage alone: they win over the environment's, and a key in it is used with its own secret and token only.
+        Raises UsageError for anything else.
         """
         scheme = urlsplit(url).scheme if "://" in url else ""
         if scheme == "s3":
-            return cls._open_s3(url, deadline_s)
+            return cls._open_s3(url, deadline_s, aws or {})
         if scheme == "file":
             parts = urlsplit(url)
             if parts.netloc not in ("", "localhost"):
@@ -70,7 +75,7 @@ class Storage:
         return cls(root.as_uri(), LocalBackend(root), deadline_s)
 
     @classmethod
-    def _open_s3(cls, url: str, deadline_s: float) -> Storage:
+    def _open_s3(cls, url: str, deadline_s: float, aws: Mapping[str, str]) -> Storage:
         bucket, _, prefix = url.removeprefix("s3://").partition("/")
         prefix = prefix.strip("/")
         if not bucket or (prefix and path_problem(prefix)):
@@ -80,7 +85,7 @@ class Storage:
         except ImportError as error:
             raise UsageError(f"S3 needs the package {error.name}: pip install 'sameshot[agent]'.") from error
         url = f"s3://{bucket}/{prefix}".rstrip("/")
-        return cls(url, S3Backend(bucket, prefix, url, deadline_s), deadline_s)
+        return cls(url, S3Backend(bucket, prefix, url, deadline_s, aws), deadline_s)
 
     def uri(self, key: str) -> str:
         """The address of `key`, as a person or another tool would write it."""
@@ -103,6 +108,10 @@ class Storage:
         very bytes, after an attempt of this call that may have arrived, are its own.
         """
         await self._backend.put_new(_checked(key), data, self.deadline_s)
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Store the object, whole or not at all, in place of what may be there: a reader sees the old or the new."""
+        await self._backend.put(_checked(key), data, self.deadline_s)
 
     async def get(self, key: str) -> bytes:
         """The whole object; raises NotFound. For small ones (manifests); `open_read` streams."""

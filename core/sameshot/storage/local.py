@@ -45,6 +45,10 @@ class LocalBackend:
         final = self._path(key)
         await self._run(f"Writing {final}", deadline_s, lambda: _create(final, data))
 
+    async def put(self, key: str, data: bytes, deadline_s: float) -> None:
+        final = self._path(key)
+        await self._run(f"Writing {final}", deadline_s, lambda: _replace(final, data))
+
     async def get(self, key: str, deadline_s: float) -> bytes:
         return await self._run(f"Reading {self._path(key)}", deadline_s, lambda: self.get_sync(key, deadline_s))
 
@@ -128,6 +132,12 @@ def _create(final: Path, data: bytes) -> None:
             _commit(final, out, lambda: os.link(temporary, final))
         except FileExistsError:
             raise AlreadyExists(f"{final} is there already; it was left as it is.") from None
+
+
+def _replace(final: Path, data: bytes) -> None:
+    with _temporary_beside(final) as (temporary, out):
+        _write(out, data, final)
+        _commit(final, out, lambda: os.replace(temporary, final))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -27,18 +27,22 @@ from obstore.exceptions import (
 )
 from obstore.store import S3Store
 
-from sameshot.errors import AlreadyExists, NotFound, StorageError
+from sameshot.errors import AlreadyExists, NotFound, StorageError, UsageError
 from sameshot.storage.local import source_changed
 from sameshot.storage.retry import attempt_limit_s, retrying, retrying_sync
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, RetryConfig
+    from obstore.store import ClientConfig, RetryConfig, S3Credential
 
 _PART = 8 << 20
 _MAX_PARTS = 9_000  # S3 takes 10,000
 _PARALLEL_PARTS = 3
 _READ = 4 << 20
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_KEY, _SECRET, _TOKEN = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+OWN_SETTINGS = (_KEY, _SECRET, _TOKEN, *_ENDPOINTS, *_REGIONS)
+"""What one storage may have otherwise than the environment says."""
 
 
 class _Unsettled(Exception):
@@ -61,16 +65,20 @@ def _again(error: Exception) -> bool:
 
 
 class S3Backend:
-    def __init__(self, bucket: str, prefix: str, url: str, deadline_s: float) -> None:
+    """`aws`: variables of the environment's names (`OWN_SETTINGS`) that win over the environment's here."""
+
+    def __init__(self, bucket: str, prefix: str, url: str, deadline_s: float, aws: Mapping[str, str] = {}) -> None:
         self._url = url
         self._bucket = bucket
         self._config: dict[str, Any] = {
             "prefix": prefix or None,
             "checksum_algorithm": "SHA256",
             "conditional_put": "etag",
+            **_own(aws),
         }
         self._options: ClientConfig = {}
-        if any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS):
+        endpoints = [self._config["endpoint"]] if "endpoint" in self._config else map(os.environ.get, _ENDPOINTS)
+        if any((endpoint or "").startswith("http://") for endpoint in endpoints):
             self._options["allow_http"] = True
         self._plain = self._store(deadline_s, {"max_retries": 0})
 
@@ -138,6 +146,19 @@ class S3Backend:
 
         try:
             await retrying(what, deadline_s, create, _again, _explain)
+        except (BaseError, OSError) as error:
+            raise self._refused(what, error) from None
+
+    async def put(self, key: str, data: bytes, deadline_s: float) -> None:
+        what = f"Writing {self.uri(key)}"
+        try:
+            await retrying(
+                what,
+                deadline_s,
+                lambda: obstore.put_async(self._plain, key, data, use_multipart=False),
+                _again,
+                _explain,
+            )
         except (BaseError, OSError) as error:
             raise self._refused(what, error) from None
 
@@ -216,6 +237,29 @@ class S3Backend:
         if isinstance(error, FileNotFoundError):
             return StorageError(f"{what} failed: the bucket of {self._url} is not there. {_explain(error)}")
         return StorageError(f"{what} was refused: {_explain(error)}")
+
+
+def _own(aws: Mapping[str, str]) -> dict[str, Any]:
+    """Settings of obstore from variables for one storage. A key comes with its secret and with its own token or none:
+    through a provider, because obstore would add what else the environment holds."""
+    if unknown := sorted(name for name in aws if name not in OWN_SETTINGS):
+        raise UsageError(f"{', '.join(unknown)} can't be set for one store alone; these can: {', '.join(OWN_SETTINGS)}.")
+    found: dict[str, Any] = {}
+    if endpoint := next((aws[name] for name in _ENDPOINTS if aws.get(name)), None):
+        found["endpoint"] = endpoint
+    if region := next((aws[name] for name in _REGIONS if aws.get(name)), None):
+        found["region"] = region
+    if bool(aws.get(_KEY)) != bool(aws.get(_SECRET)):
+        raise UsageError(f"Of a key of its own for a store, {_KEY} and {_SECRET} are needed; only one was given.")
+    if aws.get(_KEY):
+        credential: S3Credential = {
+            "access_key_id": aws[_KEY],
+            "secret_access_key": aws[_SECRET],
+            "token": aws.get(_TOKEN) or None,
+            "expires_at": None,
+        }
+        found["credential_provider"] = lambda: credential
+    return found
 
 
 class _Source:
