@@ -76,6 +76,7 @@ def get_provider_info() -> dict[str, Any]:
                 "class-name": "sameshot_airflow.decorators.capture.sameshot_capture_task",
             }
         ],
+        "asset-uris": [{"schemes": ["sameshot"], "handler": "sameshot_airflow.assets.sanitize_uri"}],
         "extra-links": [
             "sameshot_airflow.links.SameshotReportLink",
             "sameshot_airflow.links.SameshotManifestLink",
