@@ -22,6 +22,7 @@ from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.load import Loaded, artifact_of, load, load_trace, who
 from sameshot.analysis.rank import summarise
 from sameshot.analysis.results import RANK_SCHEMA, RankSummary, Summary
+from sameshot.analysis.text import some_of
 from sameshot.errors import CaptureFailed, UsageError, VerificationFailed
 from sameshot.manifest import Manifest, Target
 from sameshot.storage import Storage
@@ -61,6 +62,29 @@ def map_rank(trace: BinaryIO | Path, target: Target) -> RankSummary:
         with trace.open("rb") as stream:
             return _summarise(load_trace(stream, target), target)
     return _summarise(load_trace(trace, target), target)
+
+
+def map_targets(
+    storage: Storage,
+    key: str,
+    targets: Sequence[Target],
+    *,
+    cache: Path | None = None,
+    workers: int = 1,
+    tables: Rounding | None = None,
+    fetch_pattern: str | None = None,
+) -> Generator[tuple[Target, RankSummary, TablePart | None], None, None]:
+    """Summarise some targets of the capture whose manifest is at `key`, one after the other as they are done.
+
+    With `tables` each comes with its part of them: what a fan-out runs for the ranks of each task. Raises as `analyze`
+    does, at the first target that can't be read.
+    """
+    pattern = _pattern(fetch_pattern)
+    named = {target.target_id: target for target in targets}
+    jobs = [_Job(storage.url, _folder(key), target, cache, tables, pattern) for target in targets]
+    with contextlib.closing(_map_all(jobs, max(1, min(workers, len(jobs))))) as mapped:
+        for summary, part in mapped:
+            yield named[summary.target_id], summary, part
 
 
 def map_target(
@@ -161,24 +185,38 @@ def map_capture(
     """
     storage, key = locate(location)
     manifest = read_manifest(storage, key)
+    targets = archived(manifest)
+    found: dict[str, tuple[RankSummary, TablePart | None]] = {}
+    mapped = map_targets(
+        storage,
+        key,
+        targets,
+        cache=cache,
+        workers=_workers(workers, targets),
+        tables=tables,
+        fetch_pattern=fetch_pattern,
+    )
+    with contextlib.closing(mapped):
+        for target, summary, part in mapped:
+            found[target.target_id] = summary, part
+            if progress is not None:
+                progress(len(found), len(targets), target.target_id)
+    ordered = [found[target.target_id] for target in targets]  # processes end in any order
+    summaries = [summary for summary, _ in ordered]
+    parts = [part for _, part in ordered if part is not None]
+    return Mapped(manifest, summaries, storage.uri(key), parts)
+
+
+def archived(manifest: Manifest) -> list[Target]:
+    """The targets that can be analysed, in the manifest's order. Raises CaptureFailed where there are none."""
     targets = [target for target in manifest.targets if target.artifact is not None]
     if not targets:
+        failed = [f"{who(t)}: {t.failure.reason.value}" for t in manifest.targets if t.failure is not None]
         raise CaptureFailed(
             f"No rank of capture {manifest.capture.capture_id} has a verified trace, so there is nothing to analyse: "
-            + "; ".join(f"{who(t)}: {t.failure.reason.value}" for t in manifest.targets if t.failure is not None)
+            + some_of(failed)
         )
-    summaries, parts = [], []
-    pattern = _pattern(fetch_pattern)
-    jobs = [_Job(storage.url, _folder(key), target, cache, tables, pattern) for target in targets]
-    mapped = _map_all(jobs, _workers(workers, targets))
-    with contextlib.closing(mapped):
-        for summary, part in mapped:
-            summaries.append(summary)
-            if part is not None:
-                parts.append(part)
-            if progress is not None:
-                progress(len(summaries), len(targets), summary.target_id)
-    return Mapped(manifest, summaries, storage.uri(key), parts)
+    return targets
 
 
 def write(summary: Summary, out: Path, *, more: Sequence[Section] = ()) -> None:

@@ -31,6 +31,11 @@ def history_key(namespace: str, series: str, capture_id: str) -> str:
     return f"{history_folder(namespace, series)}/{segment(capture_id)}.parquet"
 
 
+def ranks_folder(manifest_sha256: str) -> str:
+    """Below a capture's folder: what was made of the ranks of this very manifest."""
+    return f"ranks/{manifest_sha256[:12]}"
+
+
 def shards(count: int, most: int = MOST_SHARDS) -> tuple[str, ...]:
     """`("0/3", "1/3", "2/3")`: what to fan out over so that each of `count` ranks is in exactly one shard.
 

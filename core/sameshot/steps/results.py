@@ -9,6 +9,7 @@ are text of bounded length (`0-2, 7`), and texts are cut at a stated length: the
 from __future__ import annotations
 
 import enum
+import json
 from collections.abc import Iterable
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ import msgspec
 from sameshot.model import JobRef, Outcome
 
 TEXT_LIMIT = 240  # characters of any one text in a result
+SIZE_LIMIT = 2000  # bytes of a whole result as JSON, even where an engine escapes all that is not ASCII
 
 
 class CaptureResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -173,6 +175,29 @@ def from_builtins(data: object, kind: type[Result]) -> Result:
 def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
     """At most `limit` characters; that something was cut shows."""
     return text if len(text) <= limit else text[: limit - 1].rstrip() + "…"
+
+
+def fitted(result: Result) -> Result:
+    """The same, small enough to travel: sentences are left out from the last on, then texts for people are cut shorter.
+
+    Addresses and ids are never touched, so names of hundreds of letters may still make it larger.
+    """
+    lists = [name for name in ("findings", "sentences") if getattr(result, name, ())]
+    texts = [name for name in ("warning", "trend", "missing", "ranks", "message") if getattr(result, name, "")]
+    while _size(result) > SIZE_LIMIT and any(len(getattr(result, name)) > 1 for name in lists):
+        shorter = {name: getattr(result, name)[:-1] for name in lists if len(getattr(result, name)) > 1}
+        result = msgspec.structs.replace(result, **shorter)
+    for limit in (160, 80, 40):
+        if _size(result) <= SIZE_LIMIT:
+            break
+        cut: dict[str, object] = {name: shortened(getattr(result, name), limit) for name in texts}
+        cut |= {name: tuple(shortened(each, limit) for each in getattr(result, name)) for name in lists}
+        result = msgspec.structs.replace(result, **cut)
+    return result
+
+
+def _size(result: object) -> int:
+    return len(json.dumps(msgspec.to_builtins(result)))
 
 
 def ranges(numbers: Iterable[int], limit: int = TEXT_LIMIT) -> str:

@@ -1,0 +1,269 @@
+"""Analysis as steps: `analyze_rank` over shards and `reduce`, or `analyze` for all of it in one process.
+
+    for shard in capture.shards: analyze_rank(manifest, shard, results_uri)    # on any machines, in any order, again
+    reduce(manifest, results_uri)                                              # needs all of them
+
+Both ways write the same below the capture's folder in `results_uri`: summary.json, report.html, tables/*.parquet, the
+ranks' summaries (for comparisons later), and a row of the series' history. Everything may be run again.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sameshot.analysis.hta.tables import Rounding, TablePart, tables_of, write_tables
+from sameshot.analysis.job import reduce_ranks
+from sameshot.analysis.load import who
+from sameshot.analysis.results import RankSummary, Summary
+from sameshot.analysis.run import archived, map_capture, map_targets, write
+from sameshot.analysis.text import count, some_of
+from sameshot.errors import PartialCapture, SameshotError, TraceError, UsageError
+from sameshot.manifest import Target
+from sameshot.steps.history import HistoryRow, append, headline_of, row_of
+from sameshot.steps.published import Published, open_published
+from sameshot.steps.ranks import RankFolder
+from sameshot.steps.results import AnalysisResult, RankResult, fitted, ranges, shortened
+
+if TYPE_CHECKING:
+    from sameshot.analysis.report.blocks import Section
+
+Progress = Callable[[int, int, str], None]
+"""Called after each rank with (ranks done, ranks in all, the target just done)."""
+
+_MOST_FINDINGS = 3
+_SHARD = re.compile(r"(\d{1,9})/(\d{1,9})")
+
+
+def analyze_rank(
+    manifest: str,
+    shard: str,
+    results_uri: str,
+    *,
+    expected_sha256: str | None = None,
+    fetch_pattern: str | None = None,
+    progress: Progress | None = None,
+) -> RankResult:
+    """Summarise the ranks of one shard: of `i/n`, every n-th archived target from the i-th on.
+
+    `manifest` is its path or URI, `expected_sha256` its digest where the caller knows it. What was summarised before an
+    error is kept. `fetch_pattern` is that of `sameshot analyze`; all shards need the same.
+
+    Raises UsageError for a shard or a place that is none, VerificationFailed and TraceError where the bytes are not
+    what the manifest states (naming the rank), CaptureFailed where nothing is archived, UnknownCapture, ManifestError
+    and StorageError.
+    """
+    first, step = parse_shard(shard)
+    opened = open_published(manifest, results_uri, expected_sha256)
+    targets = archived(opened.manifest)
+    folder = RankFolder(opened.results, opened.manifest, targets)
+    mine = list(range(first, len(targets), step))
+    for done, index in enumerate(mine, 1):
+        target = targets[index]
+        try:
+            for _, summary, part in _mapped(opened, [target], fetch_pattern):
+                folder.save(index, summary, part, shard=shard, fetch_pattern=fetch_pattern)
+        except TraceError:
+            raise  # it names the rank, and where in its trace
+        except SameshotError as error:
+            if target.target_id in str(error):
+                raise
+            raise type(error)(f"Analysing {who(target)}: {error}") from error
+        if progress is not None:
+            progress(done, len(mine), target.target_id)
+    return fitted(
+        RankResult(
+            capture_id=opened.manifest.capture.capture_id,
+            manifest_uri=opened.uri,
+            manifest_sha256=opened.manifest.sha256,
+            shard=shard,
+            ranks=ranges(rank for index in mine if (rank := targets[index].identity.rank) is not None),
+            summaries_uri=folder.uri,
+            message=f"{count(len(mine), 'rank')} of {len(targets)} analysed.",
+        )
+    )
+
+
+def reduce(
+    manifest: str,
+    results_uri: str,
+    *,
+    expected_sha256: str | None = None,
+    min_ranks: int | None = None,
+    history: bool = True,
+    image: str | None = None,
+    commit: str | None = None,
+    progress: Progress | None = None,
+) -> AnalysisResult:
+    """Make the job-wide summary and report of all ranks that were analysed by `analyze_rank`.
+
+    `min_ranks`: so many analysed ranks are enough (None: all of the job); with fewer the result's exit code is 3, and
+    all is written all the same. `history`: add the capture's row to its series, and the trend to the report. `image`
+    and `commit` are kept with the row.
+
+    Raises as `analyze_rank` does, and VerificationFailed where the summary of an archived rank is missing or damaged.
+    """
+    _check(min_ranks)
+    opened = open_published(manifest, results_uri, expected_sha256)
+    targets = archived(opened.manifest)
+    folder = RankFolder(opened.results, opened.manifest, targets)
+    stored = folder.load()
+    if progress is not None:
+        progress(len(targets), len(targets), targets[-1].target_id)
+    return _finish(
+        opened,
+        folder,
+        stored.summaries,
+        list(folder.tables(stored)),
+        results_uri,
+        min_ranks=min_ranks,
+        history=history,
+        image=image,
+        commit=commit,
+    )
+
+
+def analyze(
+    manifest: str,
+    results_uri: str,
+    *,
+    expected_sha256: str | None = None,
+    min_ranks: int | None = None,
+    history: bool = True,
+    image: str | None = None,
+    commit: str | None = None,
+    fetch_pattern: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> AnalysisResult:
+    """All of it at once: what `analyze_rank` of every shard and then `reduce` write and return.
+
+    `workers` processes read traces, as for `sameshot analyze`. Raises as both do.
+    """
+    _check(min_ranks)
+    opened = open_published(manifest, results_uri, expected_sha256)
+    targets = archived(opened.manifest)
+    mapped = map_capture(
+        opened.uri, workers=workers, progress=progress, tables=Rounding.EXACT, fetch_pattern=fetch_pattern
+    )
+    folder = RankFolder(opened.results, opened.manifest, targets)
+    for index, (summary, part) in enumerate(zip(mapped.ranks, mapped.tables, strict=True)):
+        folder.save(index, summary, part, shard="0/1", fetch_pattern=fetch_pattern)
+    return _finish(
+        opened,
+        folder,
+        mapped.ranks,
+        mapped.tables,
+        results_uri,
+        min_ranks=min_ranks,
+        history=history,
+        image=image,
+        commit=commit,
+    )
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """`i/n` as numbers, 0 ≤ i < n. Raises UsageError."""
+    match = _SHARD.fullmatch(text)
+    if match is None or not int(match[1]) < int(match[2]):
+        raise UsageError(f"{text!r} is no shard; write i/n with i from 0 to n - 1, for example 0/4.")
+    return int(match[1]), int(match[2])
+
+
+def _check(min_ranks: int | None) -> None:
+    if min_ranks is not None and min_ranks < 1:
+        raise UsageError(f"min_ranks is {min_ranks}; ask for at least one rank, or leave it out for all.")
+
+
+def _mapped(
+    opened: Published, targets: Sequence[Target], fetch_pattern: str | None
+) -> Generator[tuple[Target, RankSummary, TablePart], None, None]:
+    found = map_targets(opened.storage, opened.key, targets, tables=Rounding.EXACT, fetch_pattern=fetch_pattern)
+    for target, summary, part in found:
+        assert part is not None  # tables were asked for
+        yield target, summary, part
+
+
+def _finish(
+    opened: Published,
+    folder: RankFolder,
+    ranks: list[RankSummary],
+    parts: Iterable[TablePart],
+    results_uri: str,
+    *,
+    min_ranks: int | None,
+    history: bool,
+    image: str | None,
+    commit: str | None,
+) -> AnalysisResult:
+    """The row of history comes last: what it points at is there then. Whatever the history's trouble, the report is
+    written first."""
+    summary = reduce_ranks(opened.manifest, ranks, location=opened.uri)
+    report = opened.results.uri("report.html")
+    row = row_of(summary, opened.manifest, report_uri=report, image=image, commit=commit)
+    trend, trouble = "", None
+    more: list[Section] = []
+    if history:
+        try:
+            trend, more = _trend(results_uri, row)
+        except SameshotError as error:
+            trouble = error
+    folder.save_manifest()
+    with tempfile.TemporaryDirectory(prefix="sameshot-") as name:
+        local = Path(name)
+        write_tables(tables_of(list(parts)), local / "tables")
+        write(summary, local, more=more)
+        opened.results.put_all(local)
+    if trouble is not None:
+        raise trouble
+    history_uri = append(results_uri, row) if history else ""
+    exit_code, message = enough(summary, min_ranks)
+    capture = opened.manifest.capture
+    return fitted(
+        AnalysisResult(
+            capture_id=capture.capture_id,
+            job=capture.job.ref,
+            series=opened.series,
+            manifest_uri=opened.uri,
+            manifest_sha256=opened.manifest.sha256,
+            outcome=capture.outcome,
+            expected=summary.expected_ranks,
+            analysed=summary.analysed_ranks,
+            missing=_missing(summary),
+            report_uri=report,
+            summary_uri=opened.results.uri("summary.json"),
+            history_uri=history_uri,
+            headline=headline_of(summary),
+            trend=shortened(trend),
+            findings=tuple(shortened(each.sentence) for each in summary.findings[:_MOST_FINDINGS]),
+            exit_code=exit_code,
+            message=shortened(message),
+        )
+    )
+
+
+def enough(summary: Summary, min_ranks: int | None) -> tuple[int, str]:
+    """Exit code and sentence: are these ranks enough for who asked for `min_ranks` (None: for all)? Pure."""
+    if not summary.missing:
+        return 0, f"All {count(summary.expected_ranks, 'rank')} analysed."
+    reasons = [f"{name} ({each.reason})" for name, each in zip(summary.missing_ranks, summary.missing, strict=True)]
+    have = f"{summary.analysed_ranks} of {count(summary.expected_ranks, 'rank')} analysed"
+    without = f"without a verified trace: {some_of(reasons)}"
+    if min_ranks is not None and summary.analysed_ranks >= min_ranks:
+        return 0, f"{have}, which is enough (at least {min_ranks} asked for); {without}."
+    needed = "all are needed" if min_ranks is None else f"at least {min_ranks} are needed"
+    return PartialCapture.exit_code, f"{have}, {needed}; {without}. The report of the others is written."
+
+
+def _missing(summary: Summary) -> str:
+    """Ranks, and targets where no rank is known."""
+    known = ranges(each.rank for each in summary.missing if each.rank is not None)
+    unknown = [each.target_id for each in summary.missing if each.rank is None]
+    return shortened(", ".join([*([known] if known else []), *unknown]))
+
+
+def _trend(results_uri: str, row: HistoryRow) -> tuple[str, list[Section]]:
+    return "", []
