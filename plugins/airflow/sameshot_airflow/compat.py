@@ -4,13 +4,25 @@ from __future__ import annotations
 
 try:
     from airflow.sdk import SkipMixin
-    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, DownstreamTasksSkipped
+    from airflow.sdk.exceptions import (
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+        DownstreamTasksSkipped,
+    )
 except ImportError:  # Airflow 3.1
     from airflow.exceptions import (  # type: ignore[attr-defined, no-redef, unused-ignore]
         AirflowFailException,
+        AirflowNotFoundException,
         AirflowSkipException,
         DownstreamTasksSkipped,
     )
     from airflow.providers.standard.utils.skipmixin import SkipMixin  # type: ignore[assignment, no-redef, unused-ignore]
 
-__all__ = ["AirflowFailException", "AirflowSkipException", "DownstreamTasksSkipped", "SkipMixin"]
+__all__ = [
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowSkipException",
+    "DownstreamTasksSkipped",
+    "SkipMixin",
+]
