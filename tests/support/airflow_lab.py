@@ -1,0 +1,100 @@
+"""A running Airflow together with a training job, and what both share.
+
+def test_…(lab: Lab) -> None:
+    run = lab.api.trigger("one_capture", {"job": lab.job.local.setup.name})
+    lab.api.wait_task("one_capture", run, "capture", "deferred")
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import http.server
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from airflow_server import AirflowApi, AirflowServer
+from live import LiveJob, running_job
+
+JOB = "live"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lab:
+    """`job` trains all the time, on two ranks, and is called `live`. Everything under `archive` and `results` is also
+    served over http, as the connection `sameshot_default` says."""
+
+    server: AirflowServer
+    job: LiveJob
+    folder: Path
+    archive: Path
+    results: Path
+
+    @property
+    def api(self) -> AirflowApi:
+        return self.server.api
+
+    def captures(self, job: str = JOB) -> list[Path]:
+        """The folders of a job's captures in the archive."""
+        return sorted(path.parent for path in (self.archive / "local" / job).glob("*/*/manifest.json"))
+
+    @contextlib.contextmanager
+    def another_job(self, name: str, folder: Path, **options: object) -> Iterator[LiveJob]:
+        """One more job, of this name, into the same archive."""
+        setup = {"name": name, "archive": str(self.archive)}
+        with running_job(folder, nodes=1, setup=setup, **options) as job:
+            yield job
+
+
+def start(stack: contextlib.ExitStack, *dags: Path) -> Lab:
+    """An Airflow with the DAG files of the folders `dags`, and a job; `stack` ends what was started."""
+    folder = Path(tempfile.mkdtemp(prefix="ssl-", dir="/tmp"))  # short enough for Kineto's sockets
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    runtime, archive, results = folder / "r", folder / "archive", folder / "results"
+    for each in (runtime, archive, results):
+        each.mkdir(mode=0o700)
+    patch = stack.enter_context(pytest.MonkeyPatch.context())
+    patch.setenv("SAMESHOT_RUNTIME_DIR", str(runtime))
+    connection = {
+        "conn_type": "sameshot",
+        "host": "local",
+        "extra": {
+            "results_uri": str(results),
+            "report_base_url": stack.enter_context(served(results)),
+            "archive_base_url": stack.enter_context(served(archive)),
+        },
+    }
+    environment = {
+        "SAMESHOT_RUNTIME_DIR": str(runtime),
+        "AIRFLOW_CONN_SAMESHOT_DEFAULT": json.dumps(connection),
+    }
+    sources = {path.name: path.read_text() for each in dags for path in each.glob("*.py")}
+    server = stack.enter_context(AirflowServer(environment=environment, dags=sources))
+    (own := folder / "job").mkdir()
+    job = stack.enter_context(
+        running_job(own, nodes=1, setup={"name": JOB, "archive": str(archive)}, script_args=("--pause", "0.05"))
+    )
+    return Lab(server=server, job=job, folder=folder, archive=archive, results=results)
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The base URL of an http server for the files below `folder`."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
