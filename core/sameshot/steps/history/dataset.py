@@ -28,6 +28,7 @@ from sameshot.model import Outcome
 from sameshot.steps import places
 from sameshot.steps.history.row import SCHEMA, HistoryRow, canonical
 from sameshot.steps.results import Headline
+from sameshot.steps.store import open_results, wait
 from sameshot.storage import Storage
 
 if TYPE_CHECKING:  # pyarrow and S3 clients cost whoever reads or writes, and nobody who only imports this
@@ -91,7 +92,7 @@ def append(results_uri: str, row: HistoryRow) -> str:
 
     Raises UsageError for an address that is none, and StorageError (Denied where the store says so).
     """
-    return asyncio.run(append_async(results_uri, row))
+    return wait(append_async(results_uri, row))
 
 
 def rows(results_uri: str, namespace: str, series: str) -> list[HistoryRow]:
@@ -107,7 +108,7 @@ def rows(results_uri: str, namespace: str, series: str) -> list[HistoryRow]:
 
 def read(results_uri: str, namespace: str | None = None, series: str | None = None) -> History:
     """The rows of one series, of all series of a namespace or of that name, or all of them. Raises as `append`."""
-    return asyncio.run(read_async(results_uri, namespace, series))
+    return wait(read_async(results_uri, namespace, series))
 
 
 def series_of(results_uri: str) -> list[SeriesName]:
@@ -133,7 +134,7 @@ def previous(
 
 
 async def append_async(results_uri: str, row: HistoryRow) -> str:
-    storage = Storage.open(results_uri)
+    storage = open_results(results_uri)
     key = places.history_key(row.namespace, row.series, row.capture_id)
     data = encode(row)
     with tempfile.TemporaryDirectory(prefix="sameshot-") as folder:
@@ -144,7 +145,7 @@ async def append_async(results_uri: str, row: HistoryRow) -> str:
 
 
 async def read_async(results_uri: str, namespace: str | None = None, series: str | None = None) -> History:
-    storage = Storage.open(results_uri)
+    storage = open_results(results_uri)
     wanted = [_FOLDER, *(None if name is None else places.segment(name) for name in (namespace, series))]
     folder = "/".join(name for name in (wanted[:2] if series is None or namespace is None else wanted) if name)
     keys = [key for key in await storage.list(folder) if _lies_in(key, wanted)]
