@@ -2,8 +2,9 @@
 
     html = render(summary)
 
-Nothing leaves the page: no font, no link, no request. It can be mailed, archived, and opened in ten years. What is
-missing comes first, then the answer, then what proves it; every job-wide number says on how many ranks it rests.
+Nothing leaves the page: no font, no request, no link but those to earlier reports that a reader may follow. It can be
+mailed, archived, and opened in ten years. What is missing comes first, then the answer, then what proves it; every
+job-wide number says on how many ranks it rests.
 
 `blocks` are the values that a page is made of, `page` turns them into HTML. Each other module makes sections from a
 `Summary`; a section without data is left out. Other pages with the same look are made from the same blocks.

@@ -28,6 +28,7 @@ class Cell(msgspec.Struct, frozen=True):
     css: str = ""
     title: str = ""
     pieces: tuple[Piece, ...] = ()  # a small bar instead of text
+    href: str = ""  # to another page, only followed by a click; whoever makes the cell lets nothing but http(s) through
 
     @property
     def known(self) -> bool:
@@ -145,6 +146,39 @@ class Picture(msgspec.Struct, frozen=True):
     note: str = ""
 
 
+class Dot(msgspec.Struct, frozen=True):
+    """One value of a course; `x` from the left and `y` from below, in percent. `text` says all of it."""
+
+    x: float
+    y: float
+    text: str
+    marked: bool = False
+
+
+class Level(msgspec.Struct, frozen=True):
+    """A height that holds from `begin` to `end`."""
+
+    begin: float
+    end: float
+    y: float
+
+
+class Course(msgspec.Struct, frozen=True):
+    """How one number went, from left to right, drawn from zero. `alt` says in words what there is to see. `turn` is
+    where it changed, and `grade` ("bad" or "good") how that is to be taken."""
+
+    ident: str
+    title: str
+    alt: str
+    dots: tuple[Dot, ...]
+    levels: tuple[Level, ...]
+    across: tuple[Tick, ...]  # below the drawing
+    up: tuple[Tick, ...]  # beside it, from below
+    turn: float | None = None
+    grade: str = "bad"
+    note: str = ""
+
+
 class Tile(msgspec.Struct, frozen=True):
     title: str
     value: str
@@ -214,7 +248,7 @@ class Fold(msgspec.Struct, frozen=True):
     open: bool = False
 
 
-Block = Table | Bars | Spreads | Picture | Tiles | Text | Findings | Notice | Verdict | Fold
+Block = Table | Bars | Spreads | Picture | Course | Tiles | Text | Findings | Notice | Verdict | Fold
 
 
 class Section(msgspec.Struct, frozen=True):
