@@ -20,6 +20,7 @@
     ├── TryAgain                      75   nothing is lost; the same call may succeed later
     │   ├── Unreachable                    a coordinator, agent or daemon does not answer
     │   ├── JobBusy                        somebody else's capture of this job is running
+    │   ├── DeadlinePassed                 the time that was given is over; the capture goes on
     │   └── StorageError                   the object store refused or lost a request
     │       ├── NotFound                   there is no object under that name
     │       └── AlreadyExists              a conditional put found an object: never overwritten
@@ -157,6 +158,17 @@ class Unreachable(TryAgain):
 
 class JobBusy(TryAgain):
     """Somebody else's capture of the job is running."""
+
+
+class DeadlinePassed(TryAgain):
+    """The time that the caller gave is over, and the capture has not ended; it goes on until it is cancelled.
+
+    `view` is the `CaptureView` that was seen last; None: nobody answered.
+    """
+
+    def __init__(self, message: str, view: Any = None) -> None:
+        super().__init__(message)
+        self.view = view
 
 
 class StorageError(TryAgain):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Any, Self
 
@@ -57,7 +57,7 @@ class AsyncClient:
 
     async def watch(
         self, capture_id: str | None = None, *, request_key: str | None = None, timeout_s: float | None = None
-    ) -> AsyncIterator[CaptureView]:
+    ) -> AsyncGenerator[CaptureView, None]:
         call = self._stub.WatchCapture(
             wire.selector(capture_id, request_key), metadata=self._metadata, timeout=timeout_s
         )

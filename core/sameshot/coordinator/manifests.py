@@ -1,14 +1,12 @@
-"""Between a capture in memory and its manifest in the archive, both ways."""
+"""From a capture in memory to its manifest, and what of this job is in the archive."""
 
 from __future__ import annotations
 
-import datetime
-
 from sameshot import manifest
+from sameshot.api.archived import view_of
 from sameshot.api.views import CaptureView
 from sameshot.errors import NotFound
-from sameshot.manifest import Manifest
-from sameshot.model import CaptureSpec, CaptureState, JobRef, TargetFact, TargetState
+from sameshot.model import JobRef
 from sameshot.storage import Storage
 
 
@@ -33,44 +31,6 @@ def manifest_of(view: CaptureView) -> bytes:
     )
     targets = [manifest.Target(each.target_id, each.identity, each.artifact, each.failure) for each in view.targets]
     return manifest.encode(manifest.build(capture, targets))
-
-
-def view_of(read: Manifest, uri: str) -> CaptureView:
-    """A capture as its manifest tells it, whoever ran it."""
-    capture = read.capture
-    return CaptureView(
-        capture_id=capture.capture_id,
-        job=capture.job.ref,
-        series=capture.job.series or "",
-        caller=capture.caller,
-        request_key=capture.request_key or "",
-        n=capture.n,
-        spec=capture.spec or CaptureSpec(),
-        state=CaptureState(capture.outcome.value),
-        backend=capture.backend,
-        world_size=capture.world_size,
-        generation=capture.generation or "",
-        start_at_ns=capture.start_at_ns,
-        common_window_ns=capture.common_window_ns,
-        frozen_at_ns=_ns(capture.frozen_at),
-        converged_at_ns=_ns(capture.converged_at),
-        published=True,
-        manifest_uri=uri,
-        expected=read.totals.expected,
-        archived=read.totals.archived,
-        failed=read.totals.failed,
-        targets=tuple(
-            TargetFact(
-                target_id=each.target_id,
-                identity=each.identity,
-                state=TargetState.ARCHIVED if each.artifact is not None else TargetState.FAILED,
-                artifact=each.artifact,
-                failure=each.failure,
-                late_start=None if each.artifact is None else each.artifact.late_start,
-            )
-            for each in read.targets
-        ),
-    )
 
 
 class Manifests:
@@ -100,10 +60,3 @@ class Manifests:
         keys = await self._storage.list(self._job.path)
         ends = [key.removeprefix(f"{self._job.path}/").split("/") for key in keys]
         return [parts[0] for parts in ends if len(parts) == 2 and parts[1] == "manifest.json"]
-
-
-def _ns(moment: str | None) -> int | None:
-    if moment is None:
-        return None
-    since = datetime.datetime.fromisoformat(moment) - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    return since // datetime.timedelta(microseconds=1) * 1000

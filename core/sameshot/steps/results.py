@@ -45,6 +45,7 @@ class CaptureResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     window_ms: int = 0  # asked for
     common_window_ms: int | None = None
     withdrawn: str = ""  # what a cancel really did
+    timed_out: bool = False  # the step's time was over, so the capture was cancelled
     shards: tuple[str, ...] = ()
     exit_code: int = 0
     message: str = ""
@@ -142,12 +143,16 @@ class CompareResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class CancelResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a cancel found and did: `state` is the capture's, `withdrawn` says which kind of cancel it was."""
+    """What a cancel found and did: `state` is the capture's, `withdrawn` says which kind of cancel it was.
+
+    `was_over`: the capture had converged before, so nothing was cancelled.
+    """
 
     schema: str = "sameshot.dev/step/cancel/v1"
     capture_id: str
     state: str
     withdrawn: str = ""
+    was_over: bool = False
     archived: int = 0
     exit_code: int = 0
     message: str = ""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sameshot.errors import CaptureCancelled, CaptureFailed, NoSuchJob, PartialCapture, TryAgain, UnknownCapture
-from sameshot.model import Outcome
+from sameshot.model import Outcome, TargetFact
+from sameshot.steps.results import TEXT_LIMIT, ranges, shortened
 
 if TYPE_CHECKING:  # the client brings grpc, and a verdict needs none
     from sameshot.client import CaptureView
@@ -22,6 +23,9 @@ EXIT_CODES = {
     Outcome.UNKNOWN: UnknownCapture.exit_code,
     Outcome.CANCELLED: CaptureCancelled.exit_code,
 }
+_IN_WORDS = 2  # so many targets are named with their reason
+_LONGEST_LIST = 60  # characters of the ranks inside a sentence
+_LONGEST_REASON = 70
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -30,6 +34,19 @@ class Verdict(msgspec.Struct, frozen=True):
     exit_code: int
     message: str
     warning: str = ""
+
+
+def judge(view: CaptureView, min_ranks: int | None = None) -> Verdict:
+    """Whether the capture is what was asked for, and what to say of it.
+
+    `min_ranks`: a PARTIAL capture with at least so many verified traces is good enough; None: all are needed.
+    """
+    code = exit_code(view)
+    if code == PartialCapture.exit_code:
+        return _partial(view, min_ranks)
+    if code == 0:
+        return Verdict(0, _all_there(view), _narrow_window(view))
+    return Verdict(code, shortened(_why_not(view, code)))
 
 
 def exit_code(view: CaptureView) -> int:
@@ -47,3 +64,77 @@ def had_targets(view: CaptureView) -> bool:
     """False for a capture that ended without any: no worker was there to be asked, or it was cancelled before. Such a
     capture has no manifest and never will."""
     return view.expected > 0
+
+
+def missing(view: CaptureView, limit: int = TEXT_LIMIT) -> str:
+    """The ranks without a verified trace; targets by their id where no rank is known. Bounded."""
+    lost = _lost(view)
+    ranks = ranges((each.identity.rank for each in lost if each.identity.rank is not None), limit)
+    others = [each.target_id for each in lost if each.identity.rank is None]
+    return shortened(", ".join(filter(None, (ranks, *others))), limit)
+
+
+def _partial(view: CaptureView, min_ranks: int | None) -> Verdict:
+    said = _missing_in_words(view)
+    if min_ranks is None:
+        return Verdict(PartialCapture.exit_code, said)
+    if view.archived < min_ranks:
+        have = f"{view.archived} verified traces are fewer than the {min_ranks} asked for. "
+        return Verdict(PartialCapture.exit_code, shortened(have + said))
+    return Verdict(0, f"{view.archived} of {view.expected} ranks have a verified trace.", said)
+
+
+def _all_there(view: CaptureView) -> str:
+    return f"All {view.expected} ranks of {view.job.name} have a verified trace."
+
+
+def _narrow_window(view: CaptureView) -> str:
+    """A capture in which the ranks hardly overlap is complete, and yet worth a warning."""
+    if view.common_window_ns is None or view.common_window_ns * 2 >= view.spec.duration_ms * 1_000_000:
+        return ""
+    return (
+        f"The traces have only {view.common_window_ns / 1e6:.0f} ms of {view.spec.duration_ms} ms in common; "
+        "findings across ranks are weak, or off."
+    )
+
+
+def _why_not(view: CaptureView, code: int) -> str:
+    if view.outcome is None:
+        return f"Capture {view.capture_id} is {view.state.value}: it has not ended. {view.note}".strip()
+    if code == TryAgain.exit_code:
+        return (
+            f"Capture {view.capture_id} ended as {view.state.value}, and its manifest is not published: "
+            f"{view.note or 'no agent answers'}"
+        )
+    if view.outcome is Outcome.UNKNOWN:
+        return view.note or f"Capture {view.capture_id} is known to no coordinator and not to the archive."
+    if view.outcome is Outcome.CANCELLED:
+        kept = f"{view.archived} of {view.expected} traces are kept" if view.archived else "no trace is kept"
+        return f"Capture {view.capture_id} was cancelled; {kept}. {view.withdrawn}".strip()
+    if not had_targets(view):
+        return f"Nothing was captured of {view.job.name}: {view.note or 'no worker of it was there to be asked.'}"
+    return _missing_in_words(view)
+
+
+def _missing_in_words(view: CaptureView) -> str:
+    """All missing ranks as ranges, and of the first few the reason."""
+    lost = _lost(view)
+    text = (
+        f"{view.expected - view.archived} of {view.expected} ranks of {view.job.name} have no verified trace: "
+        f"{missing(view, _LONGEST_LIST)}."
+    )
+    reasons = [_reason(each) for each in lost[:_IN_WORDS]]
+    if more := len(lost) - len(reasons):
+        reasons.append(f"{more} more in the manifest")
+    return shortened(f"{text} {'; '.join(reasons)}." if lost else text)
+
+
+def _reason(fact: TargetFact) -> str:
+    rank = fact.target_id if fact.identity.rank is None else f"rank {fact.identity.rank}"
+    if fact.failure is None:
+        return f"{rank}: {fact.state.name}"
+    return f"{rank}: {shortened(f'{fact.failure.reason.value}, {fact.failure.detail}', _LONGEST_REASON).rstrip('.')}"
+
+
+def _lost(view: CaptureView) -> list[TargetFact]:
+    return [each for each in view.targets if each.artifact is None]

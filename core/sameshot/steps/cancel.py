@@ -1,0 +1,93 @@
+"""Cancelling a capture, by its id: an id names one capture for ever, so a late cancel can't hit the next attempt's.
+
+A request key works, too, for whoever knows nothing else (exit handlers); it means the key's newest capture.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from sameshot.client import CaptureView
+from sameshot.errors import UnknownCapture, Unreachable
+from sameshot.steps.patience import patiently
+from sameshot.steps.preflight import dialled
+from sameshot.steps.results import CancelResult, shortened
+from sameshot.steps.verdict import had_targets
+
+
+async def cancel_async(
+    address: str,
+    capture_id: str | None = None,
+    *,
+    request_key: str | None = None,
+    caller: str | None = None,
+    uid: str | None = None,
+    wait_s: float = 10.0,
+) -> CancelResult:
+    """Cancel, and say what that really did; a capture that is over stays what it is, so this may be repeated.
+
+    Waits at most `wait_s` for the manifest of a capture that had just converged. A capture that nobody knows gives a
+    result with exit code 5. Raises NoSuchJob, Unreachable, Denied, UsageError.
+    """
+    try:
+        view, was_over = await end(address, capture_id, request_key=request_key, caller=caller, uid=uid, wait_s=wait_s)
+    except UnknownCapture as error:
+        return CancelResult(
+            capture_id=capture_id or "", state="UNKNOWN", exit_code=error.exit_code, message=shortened(str(error))
+        )
+    return CancelResult(
+        capture_id=view.capture_id,
+        state=view.state.value,
+        withdrawn=shortened(view.withdrawn),
+        archived=view.archived,
+        was_over=was_over,
+        message=shortened(_words(view, was_over)),
+    )
+
+
+def cancel(
+    address: str,
+    capture_id: str | None = None,
+    *,
+    request_key: str | None = None,
+    caller: str | None = None,
+    wait_s: float = 10.0,
+) -> CancelResult:
+    """`cancel_async` for callers without an event loop."""
+    return asyncio.run(cancel_async(address, capture_id, request_key=request_key, caller=caller, wait_s=wait_s))
+
+
+async def end(
+    address: str,
+    capture_id: str | None = None,
+    *,
+    request_key: str | None = None,
+    caller: str | None = None,
+    uid: str | None = None,
+    wait_s: float = 10.0,
+) -> tuple[CaptureView, bool]:
+    """The capture after the cancel, and whether it had converged before."""
+
+    async def attempt() -> tuple[CaptureView, bool]:
+        async with dialled(address, caller=caller, uid=uid) as client:
+            view = await client.get(capture_id, request_key=request_key)
+            was_over = view.state.terminal
+            if not was_over:
+                view = await client.cancel(view.capture_id)
+                was_over = not view.cancel_requested
+            with contextlib.suppress(Unreachable, TimeoutError):  # what the cancel did is known already
+                async with asyncio.timeout(wait_s):
+                    while not view.published and (had_targets(view) or not view.state.terminal):
+                        await asyncio.sleep(0.2)
+                        view = await client.get(view.capture_id)
+            return view, was_over
+
+    return await patiently(attempt)
+
+
+def _words(view: CaptureView, was_over: bool) -> str:
+    kept = f"{view.archived} of {view.expected} traces are kept" if view.archived else "no trace is kept"
+    if was_over:
+        return f"Capture {view.capture_id} was over already: {view.state.value}; {kept}."
+    return f"Capture {view.capture_id} is {view.state.value}; {kept}. {view.withdrawn}".strip()

@@ -1,0 +1,309 @@
+"""The capture step: one request becomes one capture, waited for, judged, and told in a small result.
+
+    result = capture(request)                  # all of it; or, for engines that wait in their own way:
+
+    view = await begin(request)                # preflight and start, or the capture that this key has already
+    request = pinned(request, view)            # from now on this very job attempt is meant
+    result = await finish(request, view.capture_id, manifest_uri=view.manifest_uri, deadline=…)
+    accept(result)                             # raises unless it is good enough
+
+Nothing here cancels a capture but the deadline: whoever is cancelled, killed or restarted begins again with the same
+request key and finds the capture that runs or has run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import msgspec
+
+from sameshot import manifest
+from sameshot.client import AsyncClient, CaptureView
+from sameshot.errors import (
+    CaptureCancelled,
+    CaptureFailed,
+    DeadlinePassed,
+    Denied,
+    JobBusy,
+    NoSuchJob,
+    PartialCapture,
+    SameshotError,
+    TryAgain,
+    UnknownCapture,
+    UsageError,
+    VerificationFailed,
+)
+from sameshot.manifest import Manifest
+from sameshot.model import CaptureState
+from sameshot.steps.archive import read_manifest
+from sameshot.steps.cancel import end
+from sameshot.steps.follow import Seen, follow
+from sameshot.steps.patience import patiently
+from sameshot.steps.places import shards
+from sameshot.steps.preflight import (
+    OCCUPIED,
+    Say,
+    action_for,
+    busy_with,
+    check,
+    dialled,
+    is_ours,
+    other_job,
+    wait_until_clear,
+)
+from sameshot.steps.request import Action, CaptureRequest
+from sameshot.steps.results import CaptureResult, shortened
+from sameshot.steps.verdict import Verdict, judge, missing
+
+__all__ = [
+    "accept",
+    "begin",
+    "begin_when_clear",
+    "capture",
+    "finish",
+    "follow",
+    "pinned",
+    "result_of",
+    "run",
+    "skipped",
+]
+
+_USABLE = (CaptureState.SUCCEEDED, CaptureState.PARTIAL)
+
+
+# ---- the beginning
+
+
+async def begin(request: CaptureRequest) -> CaptureView:
+    """The capture of this request: the one that its key has already, running or usable, else a new one.
+
+    Raises what stands in the way (JobEnded, NotArmed, OtherAttempt, JobBusy), RequestKeyConflict, PolicyRefused,
+    Unreachable. A coordinator that is being restarted is waited for; the call may be repeated at any time.
+    """
+
+    async def attempt() -> CaptureView:
+        async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
+            known = await _known(client, request)
+            if known is None:
+                await check(client, request)
+            view = await client.start_capture(request.spec, request.request_key)
+            if known is None:
+                await _check_turn(client, request, view)
+            return view
+
+    return await patiently(attempt)
+
+
+async def begin_when_clear(request: CaptureRequest, *, deadline: float, progress: Say | None = None) -> CaptureView:
+    """`begin`, after waiting for what the request wants to wait for.
+
+    Raises as `begin` does; what is waited for at `deadline` (absolute, seconds since the epoch).
+    """
+    while True:
+        try:
+            return await begin(request)
+        except (NoSuchJob, JobBusy) as error:
+            if action_for(request, error) is not Action.WAIT or time.time() >= deadline:
+                raise
+        await wait_until_clear(request, deadline, progress)
+
+
+def pinned(request: CaptureRequest, view: CaptureView) -> CaptureRequest:
+    """The same request, of the very job attempt that is being captured and no later one at the same address."""
+    job = view.job
+    return msgspec.structs.replace(request, job=job.name, uid=job.uid, attempt=job.attempt)
+
+
+async def _known(client: AsyncClient, request: CaptureRequest) -> CaptureView | None:
+    """The key's capture if `start_capture` will give it again: then the state of the job does not matter any more."""
+    try:
+        view = await client.get(request_key=request.request_key)
+    except UnknownCapture:
+        return None
+    if wrong := other_job(request, view.job):
+        raise wrong
+    return view if not view.state.terminal or view.state in _USABLE else None
+
+
+async def _check_turn(client: AsyncClient, request: CaptureRequest, started: CaptureView) -> None:
+    """Two that start at the same moment both found the job free: the later one, which waits for the other, gives way.
+
+    Raises JobBusy after its capture was cancelled, unless the request wants to wait.
+    """
+    if request.if_busy is Action.WAIT:
+        return
+    listed = await client.captures(unsettled=True)  # newest first
+    at = next((at for at, each in enumerate(listed) if each.capture_id == started.capture_id), None)
+    if at is None or listed[at].state is not CaptureState.WAITING:
+        return
+    earlier = [each for each in listed[at + 1 :] if each.state in OCCUPIED and not is_ours(request, each)]
+    if earlier:
+        await client.cancel(started.capture_id)
+        raise busy_with(started.job.name, earlier)
+
+
+# ---- the end
+
+
+async def finish(
+    request: CaptureRequest,
+    capture_id: str,
+    *,
+    manifest_uri: str = "",
+    deadline: float | None = None,
+    progress: Say | None = None,
+    seen: Seen | None = None,
+) -> CaptureResult:
+    """Follow a capture to its end, cancel it at the deadline, and judge it. Parameters as for `follow`."""
+    try:
+        view = await follow(
+            request, capture_id, manifest_uri=manifest_uri, deadline=deadline, progress=progress, seen=seen
+        )
+    except DeadlinePassed as passed:
+        return await _give_up(request, capture_id, passed, progress)
+    return await result_of(request, view)
+
+
+async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bool = False) -> CaptureResult:
+    """What came of a capture, and whether that is enough for this request; reads the manifest for its digest."""
+    verdict, sha256 = judge(view, request.min_ranks), None
+    if view.published:
+        try:
+            sha256 = (await _manifest(request, view)).sha256
+        except SameshotError as error:
+            if verdict.exit_code == 0:
+                verdict = Verdict(error.exit_code, f"The capture's manifest could not be read: {error}")
+    said = verdict.message
+    if timed_out and verdict.exit_code:
+        said = f"Not done within {request.timeout_s:g} s. {said}"
+    return CaptureResult(
+        capture_id=view.capture_id,
+        request_key=view.request_key or request.request_key,
+        n=view.n,
+        job=view.job if view.job.uid else None,
+        series=view.series,
+        outcome=view.outcome,
+        published=view.published,
+        manifest_uri=view.manifest_uri,
+        manifest_sha256=sha256,
+        expected=view.expected,
+        archived=view.archived,
+        missing=missing(view),
+        window_ms=view.spec.duration_ms,
+        common_window_ms=None if view.common_window_ns is None else view.common_window_ns // 1_000_000,
+        withdrawn=shortened(view.withdrawn),
+        timed_out=timed_out,
+        shards=shards(view.archived) if sha256 is not None else (),
+        exit_code=verdict.exit_code,
+        message=shortened(said),
+        warning=verdict.warning,
+    )
+
+
+async def _give_up(
+    request: CaptureRequest, capture_id: str, passed: DeadlinePassed, progress: Say | None
+) -> CaptureResult:
+    """The deadline has passed: cancel, and tell what was kept. One that converged meanwhile stays what it is."""
+    if progress is not None:
+        progress(f"{passed} Cancelling it.")
+    try:
+        view, was_over = await end(request.address, capture_id, caller=request.caller, uid=request.uid)
+    except SameshotError as error:
+        last: CaptureView | None = passed.view
+        return CaptureResult(
+            capture_id=capture_id,
+            request_key=request.request_key,
+            job=None if last is None else last.job,
+            manifest_uri="" if last is None else last.manifest_uri,
+            expected=0 if last is None else last.expected,
+            archived=0 if last is None else last.archived,
+            window_ms=request.spec.duration_ms,
+            timed_out=True,
+            exit_code=TryAgain.exit_code,
+            message=shortened(
+                f"Not done within {request.timeout_s:g} s, and the cancel is not confirmed: {error} "
+                "A retry with the same request key finds the capture, if it is still known."
+            ),
+        )
+    return await result_of(request, view, timed_out=not was_over)
+
+
+async def _manifest(request: CaptureRequest, view: CaptureView) -> Manifest:
+    """From the coordinator, who can read the archive; from the archive itself where there is no coordinator any more.
+
+    Raises ManifestError, VerificationFailed, or what the archive said.
+    """
+    try:
+        async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
+            read = manifest.decode(await client.manifest(view.capture_id))
+    except (TryAgain, NoSuchJob, UnknownCapture):
+        read = await read_manifest(view.manifest_uri)
+    if read.capture.capture_id != view.capture_id:
+        raise VerificationFailed(
+            f"The manifest at {view.manifest_uri} is of capture {read.capture.capture_id}, not of {view.capture_id}."
+        )
+    return read
+
+
+# ---- all of it
+
+
+async def run(request: CaptureRequest, progress: Say | None = None, seen: Seen | None = None) -> CaptureResult:
+    """Start (or find) the capture, wait for it, judge it. However it ended is told in the result.
+
+    Raises what kept it from being started, unless the request wants that skipped; whoever cancels the coroutine leaves
+    the capture running. `seen` is called with each view of it.
+    """
+    deadline = time.time() + request.timeout_s
+    try:
+        view = await begin_when_clear(request, deadline=deadline, progress=progress)
+    except (NoSuchJob, JobBusy) as error:
+        if action_for(request, error) is Action.SKIP:
+            return skipped(request, error)
+        raise
+    if seen is not None:
+        seen(view)
+    return await finish(
+        pinned(request, view),
+        view.capture_id,
+        manifest_uri=view.manifest_uri,
+        deadline=deadline,
+        progress=progress,
+        seen=seen,
+    )
+
+
+def capture(request: CaptureRequest, progress: Say | None = None) -> CaptureResult:
+    """`run` for callers without an event loop."""
+    return asyncio.run(run(request, progress))
+
+
+def skipped(request: CaptureRequest, why: SameshotError) -> CaptureResult:
+    """Nothing was captured, and that is what the request wanted in this case."""
+    return CaptureResult(
+        request_key=request.request_key, window_ms=request.spec.duration_ms, message=shortened(f"Skipped: {why}")
+    )
+
+
+_ERRORS: dict[int, type[SameshotError]] = {
+    each.exit_code: each
+    for each in (
+        SameshotError,
+        UsageError,
+        PartialCapture,
+        CaptureFailed,
+        UnknownCapture,
+        NoSuchJob,
+        CaptureCancelled,
+        TryAgain,
+        Denied,
+    )
+}
+
+
+def accept(result: CaptureResult) -> CaptureResult:
+    """The result, if the step is content with it; else raises the error of its exit code, with its message."""
+    if result.exit_code == 0:
+        return result
+    raise _ERRORS.get(result.exit_code, SameshotError)(result.message)

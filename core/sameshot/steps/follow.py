@@ -1,0 +1,189 @@
+"""Watching a capture to its proven end: terminal, and its manifest in the archive.
+
+The coordinator is asked as long as there is one; it may be restarted meanwhile. When it is gone, the manifest in the
+archive is the fact. A capture that neither of them knows any more comes back as UNKNOWN: it was lost, and a retry with
+the same request key begins another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+
+from sameshot.api.archived import view_of
+from sameshot.client import CaptureView
+from sameshot.client.wire import PATIENCE_S
+from sameshot.errors import (
+    DeadlinePassed,
+    ManifestError,
+    NoSuchJob,
+    NotFound,
+    SameshotError,
+    StorageError,
+    TryAgain,
+    UnknownCapture,
+)
+from sameshot.model import CaptureState, JobRef
+from sameshot.steps.archive import read_manifest
+from sameshot.steps.preflight import Say, dialled
+from sameshot.steps.request import CaptureRequest
+from sameshot.steps.verdict import had_targets
+from sameshot.steps.words import news
+
+Seen = Callable[[CaptureView], None]
+"""Called with each view of the capture as it comes."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
+_LAST_LOOK_S = 2.0  # whoever comes late (a restarted engine) still learns how it ended
+_ENDED_GRACE_S = 15.0  # a job that is known to have ended publishes nothing after that
+
+
+async def follow(
+    request: CaptureRequest,
+    capture_id: str,
+    *,
+    manifest_uri: str = "",
+    deadline: float | None = None,
+    progress: Say | None = None,
+    seen: Seen | None = None,
+) -> CaptureView:
+    """The capture as it ended: published, or without targets, or (state UNKNOWN) lost.
+
+    `manifest_uri` is where its manifest will be, as every view of it says; without it a coordinator that is gone for
+    good leaves nothing to look at. Raises DeadlinePassed at `deadline` (absolute, seconds since the epoch; None: the
+    request's timeout from now): nothing was cancelled then. Cancelling the coroutine cancels no capture either.
+    """
+    ends = time.time() + request.timeout_s if deadline is None else deadline
+    following = _Following(request, capture_id, manifest_uri, progress, seen)
+    bound = asyncio.timeout(max(ends - time.time(), _LAST_LOOK_S))
+    try:
+        async with bound:
+            return await following.until_over()
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        raise DeadlinePassed(following.where_it_stands(), following.last) from None
+
+
+class _Following:
+    def __init__(
+        self, request: CaptureRequest, capture_id: str, manifest_uri: str, progress: Say | None, seen: Seen | None
+    ) -> None:
+        self.last: CaptureView | None = None
+        self._request = request
+        self._capture_id = capture_id
+        self._manifest_uri = manifest_uri
+        self._progress = progress
+        self._seen = seen
+        self._job: JobRef | None = None
+        self._trouble = ""
+        self._silent_since: float | None = None
+        self._ended_since: float | None = None
+
+    async def until_over(self) -> CaptureView:
+        pause = _FIRST_PAUSE_S
+        while True:
+            before = self.last
+            if (over := await self._look()) is not None:
+                return over
+            pause = min(pause * 1.5, _LONGEST_PAUSE_S) if self.last is before else _FIRST_PAUSE_S
+            await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+
+    def where_it_stands(self) -> str:
+        last, what = self.last, f"Capture {self._capture_id}"
+        if last is None:
+            return f"{what} was not seen before the deadline: {self._trouble or 'nobody answered'}"
+        if last.state.terminal:
+            why = last.note or "no agent answers"
+            return f"{what} ended as {last.state.value} and was not published before the deadline: {why}"
+        return f"{what} is {last.state.value} at the deadline, {last.archived} of {last.expected} traces are archived."
+
+    async def _look(self) -> CaptureView | None:
+        """Watch for as long as that goes; the capture if it is over."""
+        request, now = self._request, time.monotonic()
+        try:
+            async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
+                async with contextlib.aclosing(client.watch(self._capture_id)) as views:
+                    async for view in views:
+                        self._heard(view)
+                        if view.published or (view.state.terminal and not had_targets(view)):
+                            return view
+                return None
+        except UnknownCapture as error:
+            return await self._archived_or_lost(str(error), lost=True)
+        except NoSuchJob as error:
+            self._ended_since = self._ended_since or now
+            return await self._archived_or_lost(str(error), lost=now - self._ended_since > _ENDED_GRACE_S)
+        except TryAgain as error:
+            self._silent_since = self._silent_since or now
+            self._say(str(error))
+            if now - self._silent_since <= PATIENCE_S:
+                return None
+            return await self._archived_or_lost(str(error), lost=False)
+
+    def _heard(self, view: CaptureView) -> None:
+        self._silent_since = self._ended_since = None
+        self._trouble = ""
+        if self._progress is not None:
+            for line in news(self.last, view):
+                self._progress(line)
+        self.last = view
+        if self._seen is not None:
+            self._seen(view)
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            if self._progress is not None:
+                self._progress(f"waiting: {trouble}")
+
+    async def _archived_or_lost(self, why: str, *, lost: bool) -> CaptureView | None:
+        """The capture as its manifest tells it. Where there is none: UNKNOWN if it is `lost`, else None."""
+        self._say(why)
+        uri = self._manifest_uri or (self.last.manifest_uri if self.last is not None else "")
+        if uri:
+            try:
+                read = await read_manifest(uri)
+            except NotFound:
+                pass
+            except StorageError as error:
+                self._say(str(error))
+                return None
+            else:
+                if read.capture.capture_id != self._capture_id:
+                    raise ManifestError(
+                        f"The manifest at {uri} is of capture {read.capture.capture_id}, not of {self._capture_id}."
+                    )
+                view = view_of(read, uri)
+                self._heard(view)
+                return view
+        return await self._lost(uri, why) if lost else None
+
+    async def _lost(self, uri: str, why: str) -> CaptureView:
+        job = self.last.job if self.last is not None else await self._served()
+        return CaptureView(
+            capture_id=self._capture_id,
+            job=job,
+            request_key=self._request.request_key,
+            n=self.last.n if self.last is not None else 0,
+            spec=self._request.spec,
+            state=CaptureState.UNKNOWN,
+            manifest_uri=uri,
+            note=f"Capture {self._capture_id} is lost: {_first_sentence(why)} A retry with the same request key begins "
+            "a new capture.",
+        )
+
+    async def _served(self) -> JobRef:
+        """The job as far as anybody knows; the uid is empty where nobody does."""
+        request = self._request
+        with contextlib.suppress(SameshotError):
+            async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
+                return (await client.describe()).job
+        return JobRef("", request.job or "", request.uid or "", request.attempt or 0)
+
+
+def _first_sentence(text: str) -> str:
+    return text.split(". ")[0].rstrip(".") + "."

@@ -1,0 +1,199 @@
+"""Can this job be captured now? Asked before a capture is started, so that a caller gets a reason and not a failure.
+
+`obstacle` decides, from what the coordinator said; the rest asks, and waits. An obstacle is one of our typed errors:
+JobEnded, NotArmed, OtherAttempt (the job is not available) or JobBusy (another capture of it is running), and its
+message names the job. What the caller wants to be done about it stands in the request (`action_for`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from sameshot.client import AsyncClient, CaptureView, JobDescription, WorkersView, jobs, resolve
+from sameshot.client.wire import os_user
+from sameshot.errors import (
+    JobBusy,
+    JobEnded,
+    NoSuchJob,
+    NotArmed,
+    OtherAttempt,
+    SameshotError,
+    Unreachable,
+)
+from sameshot.model import CaptureState, JobRef, Phase
+from sameshot.steps.request import Action, CaptureRequest
+from sameshot.steps.results import shortened
+
+Say = Callable[[str], None]
+"""Told in a sentence what is being waited for, or what was observed."""
+
+_SOONEST_S, _LATEST_S = 1.0, 10.0  # between two looks at a job that one waits for
+# Captures in these states have, or wait for, the job's profilers; a converged one does not.
+OCCUPIED = (CaptureState.WAITING, CaptureState.DISPATCHING, CaptureState.COLLECTING)
+
+
+def action_for(request: CaptureRequest, error: SameshotError) -> Action:
+    """What this request wants to be done about an obstacle; any other error is a failure."""
+    if isinstance(error, JobBusy):
+        return request.if_busy
+    if isinstance(error, NoSuchJob):
+        return request.if_unavailable
+    return Action.FAIL
+
+
+async def check(client: AsyncClient, request: CaptureRequest) -> None:
+    """Raises the obstacle, where there is one: JobEnded, NotArmed, OtherAttempt, JobBusy.
+
+    Also Unreachable, where neither the coordinator nor any agent can say.
+    """
+    description = await client.describe()
+    if wrong := other_job(request, description.job):
+        raise wrong
+    workers, captures = await asyncio.gather(client.workers(), client.captures(unsettled=True))
+    if found := obstacle(request, description, workers, captures):
+        raise found
+
+
+def obstacle(
+    request: CaptureRequest, description: JobDescription, workers: WorkersView, captures: Sequence[CaptureView]
+) -> SameshotError | None:
+    """What stands in the way, the most lasting first. Pure."""
+    return (
+        other_job(request, description.job)
+        or nobody_there(description.job, workers)
+        or busy(request, description, captures)
+    )
+
+
+def busy(request: CaptureRequest, description: JobDescription, captures: Sequence[CaptureView]) -> JobBusy | None:
+    """Another request's capture runs and this request does not want to queue behind it, or the job's policy lets no
+    more of them queue. Pure."""
+    others = [each for each in captures if each.state in OCCUPIED and not is_ours(request, each)]
+    if not others or (request.if_busy is Action.WAIT and len(others) < max(description.policy.max_captures_at_once, 1)):
+        return None
+    return busy_with(description.job.name, others)
+
+
+def busy_with(job: str, others: Sequence[CaptureView]) -> JobBusy:
+    first = others[-1]  # lists are newest first
+    whose = f" (request key {shortened(first.request_key, 80)})" if first.request_key else ""
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    return JobBusy(
+        f"Job {job} is being captured by {first.caller or 'somebody else'}: capture {first.capture_id}{whose} is "
+        f"{first.state.value}{more}. Nothing was started; try again when it has ended."
+    )
+
+
+def is_ours(request: CaptureRequest, view: CaptureView) -> bool:
+    return (view.request_key, view.caller) == (request.request_key, request.caller or os_user())
+
+
+def other_job(request: CaptureRequest, job: JobRef) -> OtherAttempt | None:
+    """The coordinator serves another job, or another attempt, than the request names. Pure."""
+    asked = {"job": request.job, "uid": request.uid, "attempt": request.attempt}
+    served = {"job": job.name, "uid": job.uid, "attempt": job.attempt}
+    differs = [name for name, value in asked.items() if value is not None and value != served[name]]
+    if not differs:
+        return None
+    wanted = ", ".join(f"{name} {asked[name]}" for name in differs)
+    there = ", ".join(f"{name} {served[name]}" for name in differs)
+    return OtherAttempt(
+        f"The coordinator at {request.address} serves job {job}, with {there}, and {wanted} was asked for. "
+        "Nothing was captured."
+    )
+
+
+def nobody_there(job: JobRef, view: WorkersView) -> SameshotError | None:
+    """No worker can be asked for a window: they have gone, there never were any, or nobody can tell. Pure."""
+    silent = [each for each in view.agents if not each.reachable]
+    if any(each.alive and each.current and each.registration.phase is not Phase.EXITING for each in view.workers):
+        return None
+    if silent or not view.agents:
+        who = ", ".join(each.node or each.address for each in silent[:3]) or "none is known"
+        return Unreachable(
+            f"Whether job {job.name} has workers is not known: {len(silent)} of its {len(view.agents)} agents do not "
+            f"answer ({who}). Nothing was captured; try again."
+        )
+    if view.workers:
+        return JobEnded(
+            f"Job {job.name} has ended: all of its {len(view.workers)} registered workers have gone. Nothing was "
+            "captured."
+        )
+    return NotArmed(
+        f"No worker of job {job.name} is registered on any of {len(view.agents)} nodes: it was not armed, or has not "
+        "imported torch yet. Nothing was captured; see `sameshot doctor`."
+    )
+
+
+# ---- asking and waiting
+
+
+@asynccontextmanager
+async def dialled(address: str, *, caller: str | None = None, uid: str | None = None) -> AsyncIterator[AsyncClient]:
+    """A client of the coordinator that the address means now. Raises NoSuchJob, as JobEnded where that is known."""
+    async with AsyncClient(resolved(address, uid), caller=caller) as client:
+        yield client
+
+
+def resolved(address: str, uid: str | None = None) -> str:
+    """What can be connected to. Of several jobs of this machine the one with this `uid` is meant.
+
+    Raises NoSuchJob, as JobEnded where the job's run is known to be over.
+    """
+    scheme, _, name = address.partition(":")
+    if scheme == "local" and uid is not None:
+        for each in jobs():
+            if each.job.uid == uid and name in ("", each.job.name, each.run):
+                return each.coordinator
+    try:
+        return resolve(address)
+    except NoSuchJob as error:
+        ended = jobs(also_ended=True) if scheme == "local" and (name or uid) else []
+        for each in ended:
+            if not each.alive and name in ("", each.job.name, each.run) and uid in (None, each.job.uid):
+                raise JobEnded(
+                    f"Job {each.job.name} has ended: its run on this machine ({each.run}) is over. "
+                    "Nothing can be captured any more."
+                ) from error
+        raise
+
+
+async def wait_until_clear(request: CaptureRequest, deadline_s: float, say: Say | None = None) -> None:
+    """Returns when nothing stands in the way of this request, as far as could be seen a moment ago.
+
+    Only for what the request wants to wait for, and until `deadline_s` (absolute, seconds since the epoch): then, and
+    for any other obstacle at once, that is raised. A coordinator that is away is waited for, too.
+    """
+    said = ""
+    async for _ in pauses(deadline_s):
+        try:
+            async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
+                return await check(client, request)
+        except (NoSuchJob, JobBusy) as error:
+            if action_for(request, error) is not Action.WAIT:
+                raise
+            obstacle_now: SameshotError = error
+        except Unreachable as error:
+            obstacle_now = error
+        if say is not None and str(obstacle_now) != said:
+            said = str(obstacle_now)
+            say(f"waiting: {said}")
+    raise obstacle_now
+
+
+async def pauses(deadline: float, first_s: float = _SOONEST_S, longest_s: float = _LATEST_S) -> AsyncIterator[float]:
+    """Once now, then after growing pauses with jitter, so that many waiters don't ask in step; the last time at
+    `deadline` (absolute, seconds since the epoch). Yields the seconds that are left."""
+    pause = first_s
+    while True:
+        left = deadline - time.time()
+        yield max(left, 0.0)
+        left = deadline - time.time()
+        if left <= 0:
+            return
+        await asyncio.sleep(min(left, pause * random.uniform(0.75, 1.25)))
+        pause = min(pause * 1.5, longest_s)
