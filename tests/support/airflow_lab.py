@@ -20,7 +20,9 @@ from pathlib import Path
 
 import pytest
 from airflow_server import AirflowApi, AirflowServer
-from live import LiveJob, running_job
+from live import LiveJob, running_job, wait_for
+
+from sameshot.api.views import CaptureView
 
 JOB = "live"
 
@@ -40,9 +42,27 @@ class Lab:
     def api(self) -> AirflowApi:
         return self.server.api
 
-    def captures(self, job: str = JOB) -> list[Path]:
-        """The folders of a job's captures in the archive."""
-        return sorted(path.parent for path in (self.archive / "local" / job).glob("*/*/manifest.json"))
+    def run(self, dag_id: str, **conf: object) -> str:
+        """Trigger a DAG as soon as it is known; the run's id."""
+        self.server.wait_dag(dag_id)
+        return self.api.trigger(dag_id, conf)
+
+    def captures_for(self, run_id: str, job: LiveJob | None = None) -> list[CaptureView]:
+        """What was asked for in a DAG run, in the order of asking."""
+        with (job or self.job).local.client() as client:
+            found = [view for view in client.captures() if f"/{run_id}/" in view.request_key]
+            return [client.get(view.capture_id) for view in sorted(found, key=lambda view: view.accepted_at_ns)]
+
+    def wait_capture(self, run_id: str, *, nth: int = 0, job: LiveJob | None = None) -> CaptureView:
+        """The run's n-th capture, once it was asked for."""
+        wait_for(lambda: len(self.captures_for(run_id, job)) > nth, f"capture {nth + 1} of {run_id} was begun", 90)
+        return self.captures_for(run_id, job)[nth]
+
+    def in_archive(self, run_id: str, job: str = JOB) -> list[str]:
+        """The ids of all captures of a DAG run in the archive, by their manifests."""
+        manifests = (self.archive / "local" / job).glob("*/*/manifest.json")
+        bodies = [json.loads(path.read_bytes())["capture"] for path in manifests]
+        return sorted(body["capture_id"] for body in bodies if f"/{run_id}/" in (body["request_key"] or ""))
 
     @contextlib.contextmanager
     def another_job(self, name: str, folder: Path, **options: object) -> Iterator[LiveJob]:

@@ -1,16 +1,17 @@
-"""Nothing of ours: tasks that wait, in a pool of one slot, and on a trigger."""
+"""Nothing of ours: a task that waits on a trigger."""
 
 from __future__ import annotations
 
 import datetime
+from typing import Any
 
-from airflow.sdk import BaseOperator, dag, task
+from airflow.sdk import DAG, BaseOperator
 
 
 class Wait(BaseOperator):
     template_fields = ("seconds",)
 
-    def __init__(self, *, seconds: str, **options: object) -> None:
+    def __init__(self, *, seconds: str, **options: Any) -> None:
         super().__init__(**options)
         self.seconds = seconds
 
@@ -23,21 +24,5 @@ class Wait(BaseOperator):
         return "waited"
 
 
-@dag(schedule=None, params={"seconds": 5})
-def waiting() -> None:
+with DAG("waiting", schedule=None, params={"seconds": 5}):
     Wait(task_id="wait", seconds="{{ params.seconds }}")
-
-
-@dag(schedule=None)
-def one_slot() -> None:
-    """Runs only while somebody else leaves the pool's only slot free."""
-
-    @task(pool="one_slot")
-    def get_in() -> str:
-        return "got in"
-
-    get_in()
-
-
-waiting()
-one_slot()
