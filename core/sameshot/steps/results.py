@@ -167,7 +167,7 @@ def to_json(result: object) -> bytes:
 
 def to_builtins(result: object) -> dict[str, object]:
     """Plain dicts, lists and numbers: what engines serialise."""
-    plain = msgspec.to_builtins(result)
+    plain = msgspec.json.decode(to_json(result))  # `msgspec.to_builtins` would leave tuples, which not all engines take
     assert isinstance(plain, dict)
     return plain
 

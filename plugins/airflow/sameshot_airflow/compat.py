@@ -5,24 +5,36 @@ from __future__ import annotations
 try:
     from airflow.sdk import SkipMixin
     from airflow.sdk.exceptions import (
+        AirflowException,
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowSensorTimeout,
         AirflowSkipException,
         DownstreamTasksSkipped,
     )
 except ImportError:  # Airflow 3.1
     from airflow.exceptions import (  # type: ignore[attr-defined, no-redef, unused-ignore]
+        AirflowException,
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowSensorTimeout,
         AirflowSkipException,
         DownstreamTasksSkipped,
     )
     from airflow.providers.standard.utils.skipmixin import SkipMixin  # type: ignore[assignment, no-redef, unused-ignore]
 
+try:
+    from airflow.sdk.bases.decorator import determine_kwargs
+except ImportError:  # Airflow 3.1
+    from airflow.utils.operator_helpers import determine_kwargs  # type: ignore[attr-defined, no-redef, unused-ignore]
+
 __all__ = [
+    "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
+    "AirflowSensorTimeout",
     "AirflowSkipException",
     "DownstreamTasksSkipped",
     "SkipMixin",
+    "determine_kwargs",
 ]

@@ -1,0 +1,101 @@
+"""Capture options as workflow engines hand them over: texts from templates and forms, or plain values.
+
+One reading of them for every plugin and for the command line, strict: a text that is no such value is an error that
+names the option, never a default. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+from sameshot.errors import InvalidSpec
+from sameshot.model import CaptureSpec
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
+_UNIT_MS = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+_FLAGS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+_NOTHING = ("", "none", "null")  # what a template makes of a value that isn't there
+
+
+def milliseconds(value: object, name: str = "") -> int:
+    """`2s`, `500ms`, `1.5s`, `1m`, `2h`, a timedelta; a bare number is seconds. Raises InvalidSpec."""
+    if isinstance(value, timedelta):
+        exact = value / timedelta(milliseconds=1)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        exact = value * 1000
+    elif isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        exact = float(match[1]) * _UNIT_MS[match[2] or ""]
+    else:
+        exact = -1.0
+    found = round(exact) if 0 <= exact < float("inf") else -1
+    if found < 0 or abs(exact - found) > 1e-6:  # 0.001 s is 1 ms, whatever the binary fraction makes of it
+        raise InvalidSpec(f"{_the(name)}{value!r} is not a duration; write for example 2s, 500ms or 1m.")
+    return found
+
+
+def whole(value: object, name: str = "") -> int | None:
+    """A whole number from 0 on; None, and a text that says nothing, is None. Raises InvalidSpec."""
+    if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value
+    if isinstance(value, str) and re.fullmatch(r"\d{1,18}", value.strip()):
+        return int(value)
+    raise InvalidSpec(f"{_the(name)}{value!r} is not a whole number.")
+
+
+def flag(value: object, name: str = "") -> bool:
+    """True or False, also as a form or a template writes them. Raises InvalidSpec."""
+    if isinstance(value, bool):
+        return value
+    found = _FLAGS.get(str(value).strip().lower())
+    if found is None:
+        raise InvalidSpec(f"{_the(name)}{value!r} is neither true nor false.")
+    return found
+
+
+def text(value: object) -> str | None:
+    """A text, or None where it says nothing."""
+    if value is None or str(value).strip().lower() in _NOTHING:
+        return None
+    return str(value).strip()
+
+
+def words(value: object, name: str = "") -> tuple[str, ...]:
+    """`cpu, cuda` or a list of texts. Raises InvalidSpec."""
+    if isinstance(value, str):
+        bare = value.strip().removeprefix("[").removesuffix("]")  # a list that a template made a text of
+        return tuple(word for part in bare.split(",") if (word := part.strip().strip("'\"")))
+    if isinstance(value, Iterable) and not isinstance(value, Mapping | bytes):
+        return tuple(str(each) for each in value)
+    raise InvalidSpec(f"{_the(name)}{value!r} is no list of names.")
+
+
+def capture_spec(
+    *,
+    duration: object = "2s",
+    activities: object = ("cpu", "cuda"),
+    with_stack: object = False,
+    record_shapes: object = False,
+    profile_memory: object = False,
+    with_flops: object = False,
+    warmup: object = "1s",
+) -> CaptureSpec:
+    """What to record. Raises InvalidSpec."""
+    return CaptureSpec.of(
+        {
+            "duration_ms": milliseconds(duration, "duration"),
+            "activities": list(words(activities, "activities")),
+            "with_stack": flag(with_stack, "with_stack"),
+            "record_shapes": flag(record_shapes, "record_shapes"),
+            "profile_memory": flag(profile_memory, "profile_memory"),
+            "with_flops": flag(with_flops, "with_flops"),
+            "warmup_ms": milliseconds(warmup, "warmup"),
+        }
+    )
+
+
+def _the(name: str) -> str:
+    return f"{name}: " if name else ""

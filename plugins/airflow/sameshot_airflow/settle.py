@@ -1,0 +1,61 @@
+"""Waiting for a capture until it is settled: the same in the triggerer and in a worker.
+
+What comes out is an event, a small dict that survives the metadata database:
+
+    {"kind": "done", "result": …}                           it has ended; `result` is a CaptureResult
+    {"kind": "timeout", "result": …}                        its deadline passed, and it was cancelled
+    {"kind": "error", "error": "Denied", "message": …}      it can't be followed; the error's class and message
+    {"kind": "ready"}                                       (of a wait for a job) it can be captured now
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sameshot.errors import SameshotError
+    from sameshot.steps.request import CaptureRequest
+
+Event = dict[str, Any]
+Say = Callable[[str], None]
+
+CANCEL_WAIT_S = 10.0  # for a cancelled capture to say what it kept; a triggerer gives `on_kill` 30 s
+
+
+async def settle(request: CaptureRequest, capture_id: str, manifest_uri: str, deadline: float, say: Say) -> Event:
+    """Follow a capture to its end, or to `deadline` (absolute, seconds since the epoch) and then cancel it."""
+    from sameshot.errors import SameshotError
+    from sameshot.steps import capture
+    from sameshot.steps.results import to_builtins
+
+    try:
+        result = await capture.finish(request, capture_id, manifest_uri=manifest_uri, deadline=deadline, progress=say)
+    except SameshotError as error:
+        return failed(error)
+    return {"kind": "timeout" if result.timed_out else "done", "result": to_builtins(result)}
+
+
+def failed(error: SameshotError) -> Event:
+    from sameshot.steps.results import shortened
+
+    return {"kind": "error", "error": type(error).__name__, "message": shortened(str(error), 1000)}
+
+
+async def cancelled(request: CaptureRequest, capture_id: str, wait_s: float = CANCEL_WAIT_S) -> str:
+    """Cancel by id (never by key: a late cancel must not hit a newer attempt's capture); what that did, in words.
+
+    Raises no error of ours, and takes little longer than `wait_s`.
+    """
+    from sameshot.errors import SameshotError
+    from sameshot.steps.cancel import cancel_async
+
+    try:
+        async with asyncio.timeout(wait_s + 1):
+            done = await cancel_async(
+                request.address, capture_id, caller=request.caller, uid=request.uid, wait_s=wait_s
+            )
+    except (SameshotError, TimeoutError) as error:
+        return f"The cancel of capture {capture_id} is not confirmed: {error or f'no answer within {wait_s:.0f} s'}"
+    return done.message

@@ -1,0 +1,87 @@
+"""Waits for a capture in the triggerer: no worker slot is held while the window is recorded and files are verified.
+
+All that it needs is in its arguments, so another triggerer takes over where one is restarted; the capture goes on
+meanwhile, as its coordinator and agents do the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+VERSION = 1
+
+
+class SameshotCaptureTrigger(BaseTrigger):
+    """Fires one event (see `settle`) when the capture has ended, or when its deadline has passed and it was cancelled.
+
+    A person who marks the deferred task or clears it cancels the capture (`on_kill`; Airflow 3.3 and newer, earlier
+    versions tell a trigger nothing and the capture ends by itself). Nothing else does: not a restart of the triggerer,
+    nor its shutdown.
+
+    :param request: a `sameshot.steps.request.CaptureRequest` as plain values. Its address is resolved here, so the
+        triggerer must reach the coordinator.
+    :param capture_id: the capture; cancels go by it, never by the request key.
+    :param manifest_uri: where its manifest will be. If the coordinator is gone for good, that tells how it ended.
+    :param deadline: seconds since the epoch. Airflow's own timeout of a trigger would end it without a word.
+    :param version: of these arguments. What later versions add, or earlier ones had, is logged and ignored, so that
+        tasks which were deferred before an upgrade come back.
+    """
+
+    def __init__(
+        self,
+        request: dict[str, Any],
+        capture_id: str,
+        manifest_uri: str = "",
+        deadline: float | None = None,
+        version: int = VERSION,
+        **others: Any,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.request = request
+        self.capture_id = capture_id
+        self.manifest_uri = manifest_uri
+        self.deadline = deadline
+        self.version = version
+        if others:
+            self.log.warning("arguments of another version are ignored: %s", ", ".join(sorted(others)))
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{SameshotCaptureTrigger.__module__}.{SameshotCaptureTrigger.__qualname__}",
+            {
+                "request": self.request,
+                "capture_id": self.capture_id,
+                "manifest_uri": self.manifest_uri,
+                "deadline": self.deadline,
+                "version": self.version,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        import time
+
+        from sameshot.errors import SameshotError
+        from sameshot.steps.request import CaptureRequest
+        from sameshot_airflow.settle import failed, settle
+
+        try:
+            request = CaptureRequest.of(self.request)
+        except SameshotError as error:
+            yield TriggerEvent(failed(error))  # type: ignore[no-untyped-call]
+            return
+        deadline = time.time() + request.timeout_s if self.deadline is None else self.deadline
+        self.log.info("following capture %s at %s", self.capture_id, request.address)
+        yield TriggerEvent(await settle(request, self.capture_id, self.manifest_uri, deadline, self.log.info))  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Cancels the capture, by its id. It may run after the next attempt has begun: that has another capture."""
+        from sameshot.steps.request import CaptureRequest
+        from sameshot_airflow.settle import cancelled
+
+        self.log.info(await cancelled(CaptureRequest.of(self.request), self.capture_id))
+
+    async def cleanup(self) -> None:
+        """Nothing: it also runs when the triggerer is restarted, and then the capture must go on."""
