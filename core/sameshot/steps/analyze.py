@@ -23,7 +23,8 @@ from sameshot.analysis.run import archived, map_capture, map_targets, write
 from sameshot.analysis.text import count, some_of
 from sameshot.errors import PartialCapture, SameshotError, TraceError, UsageError
 from sameshot.manifest import Target
-from sameshot.steps.history import HistoryRow, append, headline_of, row_of
+from sameshot.steps.history import HistoryRow, append, headline_of, read, row_of
+from sameshot.steps.history.trend import trend
 from sameshot.steps.published import Published, open_published
 from sameshot.steps.ranks import RankFolder
 from sameshot.steps.results import AnalysisResult, RankResult, fitted, ranges, shortened
@@ -56,11 +57,11 @@ def analyze_rank(
     what the manifest states (naming the rank), CaptureFailed where nothing is archived, UnknownCapture, ManifestError
     and StorageError.
     """
-    first, step = parse_shard(shard)
+    split(shard, 0)  # refused before anything is read
     opened = open_published(manifest, results_uri, expected_sha256)
     targets = archived(opened.manifest)
     folder = RankFolder(opened.results, opened.manifest, targets)
-    mine = list(range(first, len(targets), step))
+    mine = split(shard, len(targets))
     for done, index in enumerate(mine, 1):
         target = targets[index]
         try:
@@ -165,12 +166,12 @@ def analyze(
     )
 
 
-def parse_shard(text: str) -> tuple[int, int]:
-    """`i/n` as numbers, 0 ≤ i < n. Raises UsageError."""
-    match = _SHARD.fullmatch(text)
+def split(shard: str, of: int) -> range:
+    """Which of so many archived targets are in shard `i/n`: every n-th from the i-th on. Raises UsageError. Pure."""
+    match = _SHARD.fullmatch(shard)
     if match is None or not int(match[1]) < int(match[2]):
-        raise UsageError(f"{text!r} is no shard; write i/n with i from 0 to n - 1, for example 0/4.")
-    return int(match[1]), int(match[2])
+        raise UsageError(f"{shard!r} is no shard; write i/n with i from 0 to n - 1, for example 0/4.")
+    return range(int(match[1]), of, int(match[2]))
 
 
 def _check(min_ranks: int | None) -> None:
@@ -204,11 +205,11 @@ def _finish(
     summary = reduce_ranks(opened.manifest, ranks, location=opened.uri)
     report = opened.results.uri("report.html")
     row = row_of(summary, opened.manifest, report_uri=report, image=image, commit=commit)
-    trend, trouble = "", None
+    said, trouble = "", None
     more: list[Section] = []
     if history:
         try:
-            trend, more = _trend(results_uri, row)
+            said, more = _trend(results_uri, row)
         except SameshotError as error:
             trouble = error
     folder.save_manifest()
@@ -237,7 +238,7 @@ def _finish(
             summary_uri=opened.results.uri("summary.json"),
             history_uri=history_uri,
             headline=headline_of(summary),
-            trend=shortened(trend),
+            trend=shortened(said),
             findings=tuple(shortened(each.sentence) for each in summary.findings[:_MOST_FINDINGS]),
             exit_code=exit_code,
             message=shortened(message),
@@ -266,4 +267,10 @@ def _missing(summary: Summary) -> str:
 
 
 def _trend(results_uri: str, row: HistoryRow) -> tuple[str, list[Section]]:
-    return "", []
+    """What the series says with this capture in it: a sentence, and a section for the report."""
+    from sameshot.steps.history.section import section
+
+    found = read(results_uri, row.namespace, row.series)
+    known = [each for each in found.rows if each.capture_id != row.capture_id]
+    shown = section([*known, row], current=row.capture_id, warnings=found.warnings)
+    return trend([*known, row]).sentence, [] if shown is None else [shown]

@@ -1,0 +1,16 @@
+"""Captures on disk whose order in time a test decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from sameshot.manifest import build, decode, encode
+
+
+def redate(manifest: Path, hour: int) -> None:
+    """As if its targets had been frozen at that hour of a day."""
+    found = decode(manifest.read_bytes())
+    dated = msgspec.structs.replace(found.capture, frozen_at=f"2026-11-30T{hour:02}:00:00Z")
+    manifest.write_bytes(encode(build(dated, list(found.targets))))

@@ -1,0 +1,402 @@
+"""Analysis spread over tasks: each rank in exactly one of them, the same answer as in one process, and no answer from
+parts that are missing, stale or changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+from gloo_job import GlooJob, archive, failed
+from hypothesis import given
+from hypothesis import strategies as st
+from import_run import import_run
+from make_job import GpuJob, Slow
+from redated import redate
+
+from sameshot import analysis
+from sameshot.errors import CaptureFailed, StorageError, UnknownCapture, UsageError, VerificationFailed
+from sameshot.manifest import decode
+from sameshot.model import Outcome
+from sameshot.steps.analyze import analyze, analyze_rank, reduce, split
+from sameshot.steps.history import rows
+from sameshot.steps.history.trend import trend
+from sameshot.steps.places import ranks_folder, shards
+from sameshot.steps.results import AnalysisResult, from_builtins, shortened, to_builtins
+
+CAPTURE = "captures/local/demo/0/c-1"
+
+
+def gloo(folder: Path, **more: Any) -> Path:
+    """A capture of four ranks, rank 2 late; `more` is for `archive`."""
+    return archive(folder / "archive", GlooJob(seed=1, late={2: 30.0}).traces(), **more)
+
+
+def gpu(folder: Path) -> Path:
+    job = GpuJob(hosts=2, gpus=2, steps=10, slow=(Slow(rank=3, cause="host", ms=8),))
+    return import_run(folder, job.run(), job="demo") / "manifest.json"
+
+
+def fanned_out(manifest: Path, results: Path, parts: tuple[str, ...], **more: Any) -> AnalysisResult:
+    for shard in parts:
+        analyze_rank(str(manifest), shard, str(results))
+    return reduce(str(manifest), str(results), **more)
+
+
+def path_of(uri: str) -> Path:
+    return Path(uri.removeprefix("file://"))
+
+
+def summary_of(result: AnalysisResult) -> dict[str, Any]:
+    found = json.loads(path_of(result.summary_uri).read_text())
+    del found["generated_at"]
+    return found
+
+
+def tables_of(folder: Path) -> dict[str, Any]:
+    return {path.name: pq.read_table(path) for path in sorted(folder.glob("*.parquet"))}
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
+    }
+
+
+# -- who analyses what
+
+
+@given(st.integers(0, 300), st.integers(1, 80))
+def test_every_rank_is_in_exactly_one_shard(ranks: int, n: int) -> None:
+    seen = sorted(index for i in range(n) for index in split(f"{i}/{n}", ranks))
+    assert seen == list(range(ranks))
+
+
+@given(st.integers(0, 5000))
+def test_the_shards_that_a_capture_names_cover_it_evenly(ranks: int) -> None:
+    parts = [list(split(shard, ranks)) for shard in shards(ranks)]
+    assert sorted(index for part in parts for index in part) == list(range(ranks))
+    assert len(parts) == min(ranks, 64)
+    assert not parts or max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize("shard", ["", "1", "2/2", "-1/2", "0/0", "a/b", "0/2/3", " 0/2", "1/-2"])
+def test_what_is_no_shard_is_refused_before_anything_is_read(tmp_path: Path, shard: str) -> None:
+    with pytest.raises(UsageError, match="i/n"):
+        analyze_rank(str(tmp_path / "nowhere"), shard, str(tmp_path / "results"))
+
+
+def test_a_shard_beyond_the_ranks_has_nothing_to_do(tmp_path: Path) -> None:
+    found = analyze_rank(str(gloo(tmp_path)), "5/6", str(tmp_path / "results"))
+    assert (found.ranks, found.exit_code) == ("", 0)
+
+
+def test_a_shard_says_which_ranks_it_did_as_they_are_done(tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    manifest = gloo(tmp_path)
+    found = analyze_rank(str(manifest), "1/2", str(tmp_path / "results"), progress=lambda *args: told.append(args))
+    assert told == [(1, 2, "node-0/main/1"), (2, 2, "node-1/main/1")]
+    assert (found.ranks, found.shard) == ("1, 3", "1/2")
+    assert found.manifest_sha256 == decode(manifest.read_bytes()).sha256
+    assert sorted(path.name for path in path_of(found.summaries_uri).iterdir()) == [
+        "1.json", "1.tables", "3.json", "3.tables",
+    ]  # fmt: skip
+
+
+# -- the same answer
+
+
+@pytest.mark.parametrize("capture", [gloo, gpu])
+@pytest.mark.parametrize("parts", [("1/2", "0/2"), ("0/4", "1/4", "3/4", "2/4")])
+def test_tasks_together_find_what_one_process_finds(
+    tmp_path: Path, capture: Callable[[Path], Path], parts: tuple[str, ...]
+) -> None:
+    manifest = capture(tmp_path)
+    apart = fanned_out(manifest, tmp_path / "apart", parts)
+    whole = analyze(str(manifest), str(tmp_path / "whole"))
+    assert summary_of(apart) == summary_of(whole)
+    for name in ("headline", "findings", "missing", "analysed", "exit_code", "message", "series"):
+        assert getattr(apart, name) == getattr(whole, name)
+    command = analysis.analyze(str(manifest), tmp_path / "command")  # `sameshot analyze`, which knows no shards
+    assert summary_of(apart) == {
+        k: v for k, v in json.loads(msgspec.json.encode(command)).items() if k != "generated_at"
+    }
+    tables = tables_of(path_of(apart.report_uri).parent / "tables")
+    assert (
+        tables == tables_of(path_of(whole.report_uri).parent / "tables") == tables_of(tmp_path / "command" / "tables")
+    )
+    assert len(tables) == 7
+    assert bool(tables["cuda_kernel_launch_stats.parquet"].num_rows) == (capture is gpu)
+
+
+def test_the_answer_is_written_where_the_result_says(tmp_path: Path) -> None:
+    found = fanned_out(gloo(tmp_path), tmp_path / "results", ("0/1",))
+    assert path_of(found.report_uri) == tmp_path / "results" / CAPTURE / "report.html"
+    assert "rank 2" in path_of(found.report_uri).read_text()
+    assert found.headline.late == "2"
+    assert found.headline.lateness == "late"
+    assert "rank 2" in found.findings[0]
+    assert (found.outcome, found.expected, found.analysed, found.exit_code) == (Outcome.SUCCEEDED, 4, 4, 0)
+    assert from_builtins(json.loads(json.dumps(to_builtins(found))), AnalysisResult) == found
+
+
+def test_everything_may_be_done_again_and_changes_nothing(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), tmp_path / "results"
+    first = fanned_out(manifest, results, ("0/2", "1/2"))
+    before = files_below(results)
+    again = fanned_out(manifest, results, ("1/2", "0/2", "0/2"))
+    assert again == first
+    after = files_below(results)
+    assert after.keys() == before.keys()
+    dated = {f"{CAPTURE}/summary.json", f"{CAPTURE}/report.html"}
+    assert {name for name in after if after[name] != before[name]} <= dated
+
+
+def test_a_running_event_loop_does_not_matter(tmp_path: Path) -> None:
+    async def engine() -> AnalysisResult:
+        return fanned_out(gloo(tmp_path), tmp_path / "results", ("0/1",))
+
+    assert asyncio.run(engine()).analysed == 4
+
+
+# -- no answer from the wrong parts
+
+
+def test_a_shard_that_did_not_run_is_named_with_its_rank(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), str(tmp_path / "results")
+    for shard in ("0/4", "1/4", "3/4"):
+        analyze_rank(str(manifest), shard, results)
+    with pytest.raises(VerificationFailed, match=r"no summary of rank 2 .*shard 2/4 again; the other"):
+        reduce(str(manifest), results)
+    assert not (tmp_path / "results" / CAPTURE / "report.html").exists()
+    analyze_rank(str(manifest), "2/4", results)
+    assert reduce(str(manifest), results).analysed == 4
+
+
+def test_several_ranks_that_nobody_analysed_are_all_named(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), str(tmp_path / "results")
+    with pytest.raises(VerificationFailed, match=r"rank 0 .*ranks 0-3.*shard 0/4, 1/4, 2/4, 3/4 again"):
+        reduce(str(manifest), results)
+    analyze_rank(str(manifest), "1/2", results)
+    with pytest.raises(VerificationFailed, match=r"rank 0 .*ranks 0, 2.*shard 0/2 again"):
+        reduce(str(manifest), results)
+
+
+def test_summaries_of_another_manifest_are_not_looked_at(tmp_path: Path) -> None:
+    results = tmp_path / "results"
+    old = archive(tmp_path / "old", GlooJob(seed=1, late={2: 30.0}).traces())
+    new = archive(tmp_path / "new", GlooJob(seed=2, late={1: 30.0}).traces())  # the same job and capture id
+    analyze_rank(str(old), "0/1", str(results))
+    analyze_rank(str(new), "0/2", str(results))
+    with pytest.raises(VerificationFailed, match=r"ranks 1, 3.*shard 1/2"):
+        reduce(str(new), str(results))
+    analyze_rank(str(new), "1/2", str(results))
+    assert reduce(str(new), str(results)).headline.late == "1"
+    assert reduce(str(old), str(results)).headline.late == "2"
+
+
+def changed(data: bytes) -> bytes:
+    found = json.loads(data)
+    found["summary"]["parts"]["operators_ns"] += 1
+    return json.dumps(found).encode()
+
+
+def reformatted(data: bytes) -> bytes:
+    return json.dumps(json.loads(data), indent=1).encode()
+
+
+def of_another_version(data: bytes) -> bytes:
+    return data.replace(b"sameshot.dev/step/rank/v1", b"sameshot.dev/step/rank/v9")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (changed, "changed after it was made"),
+        (reformatted, "changed after it was made"),
+        (lambda data: data[: len(data) // 2], "no sound file"),
+        (lambda data: b"", "no sound file"),
+        (of_another_version, "rank/v9"),
+    ],
+)
+def test_a_summary_that_is_not_what_was_written_is_refused(
+    tmp_path: Path, damage: Callable[[bytes], bytes], says: str
+) -> None:
+    manifest, results = gloo(tmp_path), tmp_path / "results"
+    folder = path_of(analyze_rank(str(manifest), "0/1", str(results)).summaries_uri)
+    file = folder / "3.json"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(VerificationFailed, match=rf"rank 3 .*{says}.*shard [03]/[14] again"):
+        reduce(str(manifest), str(results))
+    analyze_rank(str(manifest), "0/1", str(results))
+    assert reduce(str(manifest), str(results)).analysed == 4
+
+
+def test_the_summary_of_one_rank_does_not_pass_for_that_of_another(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), tmp_path / "results"
+    folder = path_of(analyze_rank(str(manifest), "0/1", str(results)).summaries_uri)
+    (folder / "0.json").write_bytes((folder / "1.json").read_bytes())
+    with pytest.raises(VerificationFailed, match=r"rank 0 .*has the file of node-0/main/1"):
+        reduce(str(manifest), str(results))
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1] + b"\0", lambda data: None])
+def test_tables_that_are_not_those_of_the_summary_are_refused(tmp_path: Path, damage: Callable[[bytes], Any]) -> None:
+    manifest, results = gpu(tmp_path), tmp_path / "results"
+    folder = path_of(analyze_rank(str(manifest), "0/1", str(results)).summaries_uri)
+    file = folder / "2.tables"
+    data = damage(file.read_bytes())
+    file.unlink() if data is None else file.write_bytes(data)
+    with pytest.raises(VerificationFailed, match=r"rank 2 .*tables.*again"):
+        reduce(str(manifest), str(results))
+
+
+def test_ranks_that_were_analysed_differently_are_not_joined(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), str(tmp_path / "results")
+    analyze_rank(str(manifest), "0/2", results)
+    analyze_rank(str(manifest), "1/2", results, fetch_pattern="next_batch")
+    with pytest.raises(VerificationFailed, match=r"rank 1 .*fetch pattern 'next_batch'.*shard 1/2"):
+        reduce(str(manifest), results)
+
+
+@pytest.mark.parametrize("step", ["analyze_rank", "reduce", "analyze"])
+def test_another_manifest_than_the_expected_one_is_refused(tmp_path: Path, step: str) -> None:
+    manifest, results = str(gloo(tmp_path)), tmp_path / "results"
+    call = {
+        "analyze_rank": lambda sha256: analyze_rank(manifest, "0/1", str(results), expected_sha256=sha256),
+        "reduce": lambda sha256: reduce(manifest, str(results), expected_sha256=sha256),
+        "analyze": lambda sha256: analyze(manifest, str(results), expected_sha256=sha256),
+    }[step]
+    with pytest.raises(VerificationFailed, match="expected was " + "ab" * 32):
+        call("ab" * 32)
+    assert not results.exists()
+    if step != "reduce":
+        call(decode(Path(manifest).read_bytes()).sha256)
+        assert results.exists()
+
+
+def test_a_damaged_trace_is_named_and_the_other_ranks_of_its_shard_are_kept(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), tmp_path / "results"
+    trace = manifest.parent / "rank2.json.gz"
+    whole = trace.read_bytes()
+    trace.write_bytes(whole[:-4] + b"\0\0\0\0")
+    with pytest.raises(VerificationFailed, match=r"rank 2 \(node-1/main/0\)"):
+        analyze_rank(str(manifest), "0/2", str(results))
+    folder = results / CAPTURE / ranks_folder(decode(manifest.read_bytes()).sha256)
+    assert {path.name for path in folder.iterdir()} == {"0.json", "0.tables"}
+    trace.write_bytes(whole)
+    assert fanned_out(manifest, results, ("0/2", "1/2")).analysed == 4
+
+
+def test_where_results_are_written_nothing_may_stand_in_the_way(tmp_path: Path) -> None:
+    manifest = gloo(tmp_path)
+    (tmp_path / "results").write_text("a file, not a folder")
+    with pytest.raises(StorageError):
+        analyze_rank(str(manifest), "0/1", str(tmp_path / "results"))
+    with pytest.raises(UsageError, match="No place for results"):
+        analyze_rank(str(manifest), "0/1", "")
+    with pytest.raises(UnknownCapture):
+        analyze_rank(str(tmp_path / "none"), "0/1", str(tmp_path / "other"))
+
+
+# -- ranks that the capture lacks
+
+
+def partial(folder: Path) -> Path:
+    traces = GlooJob(seed=1, late={2: 30.0}).traces()
+    del traces[1]
+    return archive(folder / "archive", traces, failures=(failed(1, detail="the pod was evicted"),))
+
+
+@pytest.mark.parametrize("way", ["apart", "whole"])
+def test_a_missing_rank_makes_the_step_fail_by_name_and_the_report_is_there(tmp_path: Path, way: str) -> None:
+    manifest, results = partial(tmp_path), tmp_path / "results"
+
+    def run(min_ranks: int | None) -> AnalysisResult:
+        if way == "whole":
+            return analyze(str(manifest), str(results), min_ranks=min_ranks)
+        return fanned_out(manifest, results, ("0/2", "1/2"), min_ranks=min_ranks)
+
+    found = run(None)
+    assert (found.exit_code, found.missing, found.outcome) == (3, "1", Outcome.PARTIAL)
+    assert re.search(r"3 of 4 ranks analysed, all are needed.*rank 1 \(WORKER_EXITED\)", found.message)
+    assert "the pod was evicted" in path_of(found.report_uri).read_text()
+    assert rows(str(results), "local", "demo")[0].analysed_ranks == 3
+    enough = run(3)
+    assert (enough.exit_code, enough.missing) == (0, "1")
+    assert "rank 1 (WORKER_EXITED)" in enough.message
+    assert run(4).exit_code == 3
+
+
+def test_without_a_single_trace_there_is_nothing_to_analyse(tmp_path: Path) -> None:
+    manifest = archive(tmp_path / "archive", {}, failures=(failed(0), failed(1)))
+    for call in (
+        lambda: analyze_rank(str(manifest), "0/1", str(tmp_path / "results")),
+        lambda: reduce(str(manifest), str(tmp_path / "results")),
+        lambda: analyze(str(manifest), str(tmp_path / "results")),
+    ):
+        with pytest.raises(CaptureFailed, match=r"rank 0 .*WORKER_EXITED"):
+            call()
+    assert not (tmp_path / "results").exists()
+
+
+def test_no_ranks_at_all_can_not_be_enough(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="min_ranks is 0"):
+        analyze(str(gloo(tmp_path)), str(tmp_path / "results"), min_ranks=0)
+    assert not (tmp_path / "results").exists()
+
+
+# -- history
+
+
+def test_a_capture_has_one_row_however_often_it_is_analysed(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), str(tmp_path / "results")
+    first = analyze(str(manifest), results, image="train:7", commit="1a2b3c")
+    fanned_out(manifest, Path(results), ("0/1",), image="train:7", commit="1a2b3c")
+    known = rows(results, "local", "demo")
+    assert [row.capture_id for row in known] == ["c-1"]
+    assert (known[0].image, known[0].commit, known[0].headline) == ("train:7", "1a2b3c", first.headline)
+    assert known[0].report_uri == first.report_uri
+    assert path_of(first.history_uri).is_file()
+
+
+def test_who_wants_no_history_gets_none(tmp_path: Path) -> None:
+    found = analyze(str(gloo(tmp_path)), str(tmp_path / "results"), history=False)
+    assert found.history_uri == found.trend == ""
+    assert not (tmp_path / "results" / "history").exists()
+
+
+def test_trouble_with_the_history_is_an_error_and_the_report_is_there_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "history").write_text("a file, not a folder")
+    with pytest.raises(StorageError, match="history"):
+        analyze(str(gloo(tmp_path)), str(tmp_path / "results"))
+    assert (tmp_path / "results" / CAPTURE / "report.html").is_file()
+
+
+def test_the_report_shows_the_trend_of_the_series_with_this_capture_in_it(tmp_path: Path) -> None:
+    results = str(tmp_path / "results")
+    size = {"hosts": 1, "gpus": 2, "steps": 8}
+    found = []
+    for hour in range(9):
+        slow = (Slow(rank=1, cause="host", ms=20),) if hour >= 6 else ()
+        run = GpuJob(**size, seed=hour, slow=slow).run()  # type: ignore[arg-type]
+        capture = import_run(tmp_path / f"run{hour}", run, series="nightly", job=f"run-{hour}")
+        redate(capture / "manifest.json", hour)
+        found.append(analyze(str(capture), results))
+    assert "1 capture" in found[0].trend
+    broke = rows(results, "local", "nightly")[6]
+    assert broke.job == "run-6"
+    assert found[-1].trend == shortened(trend(rows(results, "local", "nightly")).sentence)
+    assert broke.capture_id in found[-1].trend
+    assert broke.capture_id not in found[5].trend
+    page = path_of(found[-1].report_uri).read_text()
+    assert found[-1].trend.split(":")[0] in unescape(page)
+    assert "run-0" in page

@@ -1,0 +1,248 @@
+"""A capture against the one before it in its series: what counts as a regression, and what never does."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from import_run import import_run
+from make_job import GpuJob, Slow
+from manifests import make_capture
+from redated import redate
+
+from sameshot.analysis.compare import Change, Outcome
+from sameshot.errors import UnknownCapture, UsageError, VerificationFailed
+from sameshot.manifest import Manifest, decode
+from sameshot.model import Activity, CaptureSpec
+from sameshot.steps.analyze import analyze, analyze_rank
+from sameshot.steps.compare import compare, differences, verdict
+from sameshot.steps.places import ranks_folder
+from sameshot.steps.results import CompareVerdict
+
+MS = 1_000_000
+
+
+def step(outcome: Outcome, share: float | None) -> Change:
+    return Change("step time", "job", "step", 100 * MS, 110 * MS, 10 * MS, MS, share, outcome, 40, 40)
+
+
+# -- what the change of a step means
+
+
+@pytest.mark.parametrize(
+    ("outcome", "share", "expected"),
+    [
+        (Outcome.SLOWER, 0.3, CompareVerdict.REGRESSED),
+        (Outcome.SLOWER, 0.1, CompareVerdict.REGRESSED),  # "threshold or more"
+        (Outcome.SLOWER, 0.0999, CompareVerdict.SLOWER),
+        (Outcome.SLOWER, None, CompareVerdict.SLOWER),
+        (Outcome.SAME, 0.3, CompareVerdict.SAME),  # within noise
+        (Outcome.UNKNOWN, 0.3, CompareVerdict.UNKNOWN),  # noise is not known
+        (Outcome.FASTER, -0.3, CompareVerdict.FASTER),
+    ],
+)
+def test_only_a_sure_slowdown_of_the_threshold_or_more_is_a_regression(
+    outcome: Outcome, share: float | None, expected: CompareVerdict
+) -> None:
+    assert verdict(step(outcome, share), 0.1) is expected
+
+
+@given(
+    st.sampled_from(list(Outcome)),
+    st.none() | st.floats(-1, 10),
+    st.floats(0, 1),
+    st.sampled_from([(), ("the jobs had 2 and 4 ranks",)]),
+)
+def test_a_regression_is_never_claimed_without_proof(
+    outcome: Outcome, share: float | None, threshold: float, unlike: tuple[str, ...]
+) -> None:
+    claimed = verdict(step(outcome, share), threshold, unlike) is CompareVerdict.REGRESSED
+    assert claimed == (outcome is Outcome.SLOWER and share is not None and share >= threshold and not unlike)
+
+
+def test_without_steps_nothing_is_known() -> None:
+    assert verdict(None, 0.1) is CompareVerdict.UNKNOWN
+
+
+def test_captures_that_measure_different_things_are_told_apart() -> None:
+    plain = make_capture(world_size=8, spec=CaptureSpec())
+    assert differences(plain, make_capture(world_size=8, spec=CaptureSpec(duration_ms=5000))) == ()
+    swapped = CaptureSpec(activities=(Activity.CUDA, Activity.CPU))
+    assert differences(plain, make_capture(world_size=8, spec=swapped)) == ()
+    assert "8 and 16 ranks" in differences(plain, make_capture(world_size=16, spec=CaptureSpec()))[0]
+    assert "with_stack" in differences(plain, make_capture(world_size=8, spec=CaptureSpec(with_stack=True)))[0]
+    # nothing is known against an imported capture
+    assert differences(plain, make_capture(world_size=None, spec=None)) == ()
+
+
+@pytest.mark.parametrize("threshold", [-0.1, math.nan, math.inf])
+def test_an_impossible_threshold_is_refused_before_anything_is_read(tmp_path: Path, threshold: float) -> None:
+    with pytest.raises(UsageError, match="threshold"):
+        compare(str(tmp_path / "nowhere"), str(tmp_path), threshold=threshold)
+
+
+# -- a series of three: the same, the same with other chance, and 8 ms slower; each run has its own job name
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive with the captures of five runs, taken an hour apart, and the results of all but the last."""
+    folder = tmp_path_factory.mktemp("series")
+    size = {"hosts": 1, "gpus": 2, "steps": 24}
+    slow = (Slow(rank=1, cause="host", ms=8),)
+    for hour, job in enumerate(
+        (
+            GpuJob(**size, seed=1),  # type: ignore[arg-type]
+            GpuJob(**size, seed=2),  # type: ignore[arg-type]
+            GpuJob(**size, seed=3, slow=slow),  # type: ignore[arg-type]
+            GpuJob(hosts=1, gpus=4, steps=24, seed=4, slow=slow),
+        )
+    ):
+        capture = import_run(folder / f"run{hour}", job.run(), series="nightly", job=f"run-{hour}")
+        redate(capture / "manifest.json", hour)
+        analyze(str(capture), str(folder / "results"))
+    return folder
+
+
+@pytest.fixture
+def series(made: Path, tmp_path: Path) -> Path:
+    """A copy of its own, whose files may be removed. (The history names the manifests of the original.)"""
+    shutil.copytree(made / "results", tmp_path / "results")
+    return tmp_path
+
+
+def manifest_at(made: Path, hour: int) -> str:
+    return str(made / f"run{hour}" / "capture" / "manifest.json")
+
+
+def manifest_of(made: Path, hour: int) -> Manifest:
+    return decode(Path(manifest_at(made, hour)).read_bytes())
+
+
+def id_of(made: Path, hour: int) -> str:
+    return manifest_of(made, hour).capture.capture_id
+
+
+def results_of(root: Path, made: Path, hour: int) -> Path:
+    return root / "results" / "captures" / "local" / f"run-{hour}" / "0" / id_of(made, hour)
+
+
+def test_a_planted_slowdown_is_a_regression_against_the_run_before(made: Path, series: Path) -> None:
+    found = compare(manifest_at(made, 2), str(series / "results"))
+    assert found.verdict is CompareVerdict.REGRESSED
+    assert (found.before_capture_id, found.after_capture_id) == (id_of(made, 1), id_of(made, 2))
+    assert found.series == "nightly"
+    assert found.step_before_ns is not None
+    assert found.step_after_ns is not None
+    assert found.step_after_ns - found.step_before_ns == pytest.approx(8 * MS, abs=2.5 * MS)  # planted: 8 ms
+    assert found.slowdown == pytest.approx(found.step_after_ns / found.step_before_ns - 1, abs=1e-3)
+    assert "Regression" in found.message
+    assert found.exit_code == 0
+    folder = results_of(series, made, 2)
+    assert found.comparison_uri == (folder / "comparison.html").as_uri()
+    written = json.loads((folder / "comparison.json").read_text())
+    assert written["step"]["delta_ns"] == pytest.approx(found.step_after_ns - found.step_before_ns, abs=1)
+    assert "run-1" in (folder / "comparison.html").read_text()
+
+
+def test_a_slowdown_below_the_threshold_is_said_and_no_regression(made: Path, series: Path) -> None:
+    found = compare(manifest_at(made, 2), str(series / "results"), threshold=0.9)
+    assert found.verdict is CompareVerdict.SLOWER
+    assert found.sentences[0].startswith("A step got slower")
+
+
+def test_two_runs_of_the_same_speed_are_the_same(made: Path, series: Path) -> None:
+    found = compare(manifest_at(made, 1), str(series / "results"), threshold=0.01)
+    assert found.verdict is CompareVerdict.SAME
+    assert found.before_capture_id == id_of(made, 0)
+
+
+def test_the_first_capture_of_a_series_has_nothing_before_it(made: Path, series: Path) -> None:
+    found = compare(manifest_at(made, 0), str(series / "results"))
+    assert (found.verdict, found.exit_code, found.before_capture_id) == (CompareVerdict.FIRST, 0, "")
+    assert not (results_of(series, made, 0) / "comparison.html").exists()
+
+
+def test_an_earlier_capture_may_be_named(made: Path, series: Path) -> None:
+    found = compare(manifest_at(made, 2), str(series / "results"), before=manifest_at(made, 0))
+    assert (found.verdict, found.before_capture_id) == (CompareVerdict.REGRESSED, id_of(made, 0))
+    back = compare(manifest_at(made, 0), str(series / "results"), before=manifest_at(made, 2))
+    assert back.verdict is CompareVerdict.FASTER
+    with pytest.raises(UsageError, match="same capture"):
+        compare(manifest_at(made, 0), str(series / "results"), before=manifest_at(made, 0))
+
+
+def test_a_job_of_another_size_is_compared_and_not_judged(made: Path, series: Path) -> None:
+    found = compare(manifest_at(made, 3), str(series / "results"), before=manifest_at(made, 0))
+    assert found.verdict is CompareVerdict.UNKNOWN
+    assert "2 and 4 ranks" in found.message
+    assert found.step_before_ns is not None
+
+
+def test_the_earlier_capture_is_not_needed_in_the_archive(made: Path, series: Path, tmp_path: Path) -> None:
+    """Summaries are kept beside the report, and traces are deleted some day."""
+    hidden = made / "run1-gone"
+    (made / "run1").rename(hidden)
+    try:
+        kept = compare(manifest_at(made, 2), str(series / "results"))
+    finally:
+        hidden.rename(made / "run1")
+    assert (kept.verdict, kept.before_capture_id) == (CompareVerdict.REGRESSED, id_of(made, 1))
+
+
+def test_without_kept_summaries_the_archive_is_read_and_says_the_same(made: Path, series: Path) -> None:
+    kept = compare(manifest_at(made, 2), str(series / "results"))
+    shutil.rmtree(results_of(series, made, 1) / "ranks")
+    shutil.rmtree(results_of(series, made, 2) / "ranks")
+    assert compare(manifest_at(made, 2), str(series / "results")) == kept
+
+
+def test_a_kept_summary_that_was_changed_is_not_believed(made: Path, series: Path) -> None:
+    kept = compare(manifest_at(made, 2), str(series / "results"))
+    folder = results_of(series, made, 1) / ranks_folder(manifest_of(made, 1).sha256)
+    file = folder / "0.json"
+    data = json.loads(file.read_bytes())
+    edges = data["summary"]["steps"]["edges_ns"]
+    data["summary"]["steps"]["edges_ns"] = [edge * 2 for edge in edges]  # would look half as slow as it was
+    file.write_text(json.dumps(data))
+    assert compare(manifest_at(made, 2), str(series / "results")) == kept
+
+
+def test_an_earlier_capture_that_is_gone_everywhere_leaves_the_one_before_it(made: Path, series: Path) -> None:
+    shutil.rmtree(results_of(series, made, 1))
+    hidden = made / "run1-gone"
+    (made / "run1").rename(hidden)
+    try:
+        found = compare(manifest_at(made, 2), str(series / "results"))
+        assert (found.verdict, found.before_capture_id) == (CompareVerdict.REGRESSED, id_of(made, 0))
+        with pytest.raises(UnknownCapture):
+            compare(manifest_at(made, 2), str(series / "results"), before=manifest_at(made, 1))
+    finally:
+        hidden.rename(made / "run1")
+
+
+def test_a_capture_that_was_never_analysed_can_be_compared(made: Path, series: Path) -> None:
+    """The comparison does not depend on the row of the capture itself."""
+    shutil.rmtree(results_of(series, made, 2))
+    (series / "results" / "history" / "local" / "nightly" / f"{id_of(made, 2)}.parquet").unlink()
+    found = compare(manifest_at(made, 2), str(series / "results"))
+    assert (found.verdict, found.before_capture_id) == (CompareVerdict.REGRESSED, id_of(made, 1))
+
+
+def test_another_manifest_than_the_expected_one_is_not_compared(made: Path, series: Path) -> None:
+    with pytest.raises(VerificationFailed, match="expected was"):
+        compare(manifest_at(made, 2), str(series / "results"), expected_sha256="ab" * 32)
+    assert not (results_of(series, made, 2) / "comparison.html").exists()
+
+
+def test_summaries_of_single_shards_are_no_comparison(made: Path, series: Path, tmp_path: Path) -> None:
+    """Half of the ranks would be half of the truth: the rest comes from the archive."""
+    analyze_rank(manifest_at(made, 0), "0/2", str(tmp_path / "half"))
+    half = compare(manifest_at(made, 2), str(tmp_path / "half"), before=manifest_at(made, 0))
+    whole = compare(manifest_at(made, 2), str(series / "results"), before=manifest_at(made, 0))
+    assert (half.verdict, half.slowdown, half.step_before_ns) == (whole.verdict, whole.slowdown, whole.step_before_ns)
