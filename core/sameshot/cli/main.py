@@ -30,6 +30,7 @@ COMMANDS = {
     "analyze": "analyze",
     "compare": "compare",
     "merge": "merge",
+    "history": "history",
     "step": "step",
     "doctor": "doctor",
     "demo": "demo",

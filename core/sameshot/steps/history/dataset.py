@@ -175,7 +175,7 @@ def encode(row: HistoryRow) -> bytes:
     flat["captured_at"] = datetime.datetime.fromisoformat(row.captured_at)
     table = pa.Table.from_pylist([{name: flat[name] for name in COLUMNS}], schema=arrow_schema())
     out = io.BytesIO()
-    pq.write_table(table, out, compression="zstd", use_dictionary=False)
+    pq.write_table(table, out, compression="zstd", use_dictionary=False, write_page_checksum=True)
     return out.getvalue()
 
 
@@ -186,17 +186,15 @@ def decode(data: bytes) -> HistoryRow:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.ParquetFile(io.BytesIO(data)).read()
+        table = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True).read()
     except (pa.ArrowException, OSError) as error:
-        raise ValueError(
-            f"it can't be read as Parquet ({str(error).splitlines()[0] if str(error) else error!r})"
-        ) from None
-    if table.num_rows != 1 or "schema" not in table.column_names:
+        said = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"it can't be read as Parquet ({said})") from None
+    names = table.column_names
+    if table.num_rows != 1 or "schema" not in names or len(set(names)) != len(names):
         raise ValueError("it is no row of a history")
     known: dict[str, Any] = {
-        name: value
-        for name in COLUMNS
-        if name in table.column_names and (value := table.column(name)[0].as_py()) is not None
+        name: value for name in COLUMNS if name in names and (value := table.column(name)[0].as_py()) is not None
     }
     if known.get("schema") != SCHEMA:
         raise ValueError(f"it is of schema {known.get('schema')}, this version reads {SCHEMA}")

@@ -62,6 +62,16 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     apart: int = 0
     apart_shift: float | None = None
 
+    @property
+    def brief(self) -> str:
+        """A few words, where there is no room for the sentence."""
+        if self.change is Change.UNKNOWN:
+            return f"too few captures, it takes {LEAST}"
+        said = "steady"
+        if (found := self.found) is not None:
+            said = f"{_relative(found.shift)} since {when(found.first)}"
+        return said if self.apart_shift is None else f"{said}; the last one {_relative(self.apart_shift)}"
+
 
 def usable(rows: Iterable[HistoryRow]) -> list[HistoryRow]:
     """The rows that have a say in the trend, in the order of time."""
