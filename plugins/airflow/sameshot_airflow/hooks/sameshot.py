@@ -26,9 +26,9 @@ from sameshot_airflow.urls import manifest_url, report_url, web_problem
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
-    from sameshot.steps.jobs import FoundJob
 
     from sameshot.client import Client
+    from sameshot.steps.jobs import FoundJob
 
 LOCAL = "local"
 
@@ -164,9 +164,13 @@ class SameshotHook(BaseHook):
     def get_connection_form_widgets(cls) -> dict[str, Any]:
         try:
             from wtforms import StringField  # type: ignore[import-untyped]
+            from wtforms.validators import Optional  # type: ignore[import-untyped]
         except ImportError:  # an Airflow without a web server
             return {}
-        return {name: StringField(label, description=text) for name, (label, text) in EXTRA_FIELDS.items()}
+        return {
+            name: StringField(label, validators=[Optional()], description=text)
+            for name, (label, text) in EXTRA_FIELDS.items()
+        }
 
 
 def _some(names: list[str], most: int = 5) -> str:
