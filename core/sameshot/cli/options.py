@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from sameshot.errors import InvalidSpec, UsageError
+from sameshot.errors import UsageError
+from sameshot.steps.options import milliseconds as milliseconds  # engines read durations in the same way
 
 
 class Output(enum.StrEnum):
@@ -48,18 +49,6 @@ WorkersOption = Annotated[
         min=1, help="Processes that read traces; default: one for small traces, else one a core.", show_default=False
     ),
 ]
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min)?")
-_UNIT_MS = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "min": 60_000}
-
-
-def milliseconds(text: str) -> int:
-    """`2s`, `500ms`, `1.5s`, `1m`; a bare number is seconds. Raises InvalidSpec."""
-    match = _DURATION.fullmatch(text.strip())
-    value = float(match[1]) * _UNIT_MS[match[2] or ""] if match else 0.0
-    if not match or value != int(value):
-        raise InvalidSpec(f"{text!r} is not a duration; write for example 2s, 500ms or 1m.")
-    return int(value)
 
 
 def rank_list(text: str) -> list[int]:

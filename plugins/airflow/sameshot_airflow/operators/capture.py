@@ -238,7 +238,11 @@ class SameshotCaptureOperator(BaseOperator):
         from sameshot.steps import capture
 
         try:
-            view = asyncio.run(capture.begin(request))
+            view = asyncio.run(
+                capture.begin(request)
+                if self.deferrable
+                else capture.begin_when_clear(request, deadline=deadline, progress=self.log.info)
+            )
         except SameshotError as error:
             self._obstacle(context, error, request, deadline)
         self._request = request = capture.pinned(request, view)
@@ -283,10 +287,12 @@ class SameshotCaptureOperator(BaseOperator):
             raise AirflowSkipException(str(error)) from error
         if action is Action.WAIT and wait and time.time() < deadline:
             self.log.info("waiting: %s", error)
-            self._wait_for_the_job(context, request, deadline)
+            self._wait_for_the_job(request, deadline)
+        if action is Action.WAIT:
+            error = type(error)(f"Waited in vain for {request.timeout_s:g} s. {error}")
         raise failure(error) from error
 
-    def _wait_for_the_job(self, context: Context, request: CaptureRequest, deadline: float) -> None:
+    def _wait_for_the_job(self, request: CaptureRequest, deadline: float) -> None:
         from sameshot.steps.results import to_builtins
         from sameshot_airflow.triggers.job import SameshotJobTrigger
 
