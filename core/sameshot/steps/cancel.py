@@ -13,6 +13,7 @@ from sameshot.errors import UnknownCapture, Unreachable
 from sameshot.steps.patience import patiently
 from sameshot.steps.preflight import dialled
 from sameshot.steps.results import CancelResult, shortened
+from sameshot.steps.store import wait
 from sameshot.steps.verdict import had_targets
 
 
@@ -54,8 +55,8 @@ def cancel(
     caller: str | None = None,
     wait_s: float = 10.0,
 ) -> CancelResult:
-    """`cancel_async` for callers without an event loop."""
-    return asyncio.run(cancel_async(address, capture_id, request_key=request_key, caller=caller, wait_s=wait_s))
+    """`cancel_async` for callers without an event loop, and for signal handlers that interrupt one."""
+    return wait(cancel_async(address, capture_id, request_key=request_key, caller=caller, wait_s=wait_s))
 
 
 async def end(

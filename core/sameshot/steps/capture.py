@@ -13,7 +13,6 @@ request key and finds the capture that runs or has run.
 
 from __future__ import annotations
 
-import asyncio
 import time
 
 import msgspec
@@ -54,6 +53,7 @@ from sameshot.steps.preflight import (
 )
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot.steps.results import CaptureResult, shortened
+from sameshot.steps.store import wait
 from sameshot.steps.verdict import Verdict, judge, missing
 
 __all__ = [
@@ -274,9 +274,9 @@ async def run(request: CaptureRequest, progress: Say | None = None, seen: Seen |
     )
 
 
-def capture(request: CaptureRequest, progress: Say | None = None) -> CaptureResult:
+def capture(request: CaptureRequest, progress: Say | None = None, seen: Seen | None = None) -> CaptureResult:
     """`run` for callers without an event loop."""
-    return asyncio.run(run(request, progress))
+    return wait(run(request, progress, seen))
 
 
 def skipped(request: CaptureRequest, why: SameshotError) -> CaptureResult:

@@ -60,13 +60,18 @@ _KEY_LIMIT = 512  # bytes: what a coordinator takes
 
 def _encoded(text: str) -> str:
     return "".join(
-        char if char.isprintable() and char not in "%/" else "".join(f"%{byte:02X}" for byte in char.encode())
+        char
+        if char.isprintable() and char not in "%/~"
+        else "".join(f"%{byte:02X}" for byte in char.encode(errors="surrogatepass"))
         for char in text
     )
 
 
 def _bounded(key: str) -> str:
-    """A key that is too long keeps its beginning, for people, and a digest of the whole, for uniqueness."""
+    """A key that is too long keeps its beginning, for people, and a digest of the whole, for uniqueness.
+
+    No other key has the `~` before the digest: parts have theirs encoded.
+    """
     raw = key.encode()
     if len(raw) <= _KEY_LIMIT:
         return key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping
 
@@ -12,6 +11,7 @@ from sameshot.client import JobInfo, jobs
 from sameshot.errors import UsageError
 from sameshot.steps.patience import patiently
 from sameshot.steps.preflight import dialled
+from sameshot.steps.store import wait
 
 
 class FoundJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,7 +60,7 @@ async def find_jobs_async(address: str = "local", labels: Mapping[str, str] | No
 
 def find_jobs(address: str = "local", labels: Mapping[str, str] | None = None) -> list[FoundJob]:
     """`find_jobs_async` for callers without an event loop."""
-    return asyncio.run(find_jobs_async(address, labels))
+    return wait(find_jobs_async(address, labels))
 
 
 def _found(info: JobInfo, *, unique: bool) -> FoundJob:

@@ -1,0 +1,115 @@
+"""Each engine's terms, and the request keys that follow from them: same parts, same key; other parts, another key."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sameshot.errors import UsageError
+from sameshot.steps.contract import AIRFLOW, ARGO, CONTRACTS, FLYTE, KFP, Engine, ExecutionContract
+
+LIMIT = 512  # what a coordinator takes (docs/architecture.md)
+
+# Any text at all: separators, percent signs, tildes, control characters, lone surrogates, and very long ones.
+PART = st.one_of(
+    st.text(st.characters(codec=None, exclude_categories=()), min_size=1, max_size=40),
+    st.text("%/~aA2F-", min_size=1, max_size=12),
+    st.builds(lambda char, times: char * times, st.characters(exclude_categories=()), st.integers(1, 700)),
+)
+PARTS = st.tuples(PART, PART, PART, PART, PART)
+
+
+def key(parts: tuple[object, ...], contract: ExecutionContract = AIRFLOW) -> str:
+    return contract.request_key(**dict(zip(contract.key_parts, parts, strict=True)))
+
+
+def test_there_is_a_contract_for_every_engine_and_every_term_is_said() -> None:
+    assert set(CONTRACTS) == set(Engine)
+    for engine, contract in CONTRACTS.items():
+        assert contract.engine is engine
+        assert all(getattr(contract, name) for name in contract.__struct_fields__)
+        assert len(set(contract.key_parts)) == len(contract.key_parts)
+
+
+@pytest.mark.parametrize(
+    ("contract", "asked_anew", "never"),
+    [
+        (AIRFLOW, "max_tries", "try_number"),  # a clear raises max_tries, a retry only try_number
+        (FLYTE, "execution", "attempt"),
+        (KFP, "run_id", "pod"),
+        (ARGO, "workflow_uid", "pod_name"),
+    ],
+)
+def test_what_a_retry_changes_is_no_part_and_what_a_new_request_changes_is_one(
+    contract: ExecutionContract, asked_anew: str, never: str
+) -> None:
+    assert asked_anew in contract.key_parts
+    assert never not in contract.key_parts
+
+
+def test_a_key_can_be_read_and_traced_to_its_task() -> None:
+    assert key(("train", "scheduled__2026-11-30T06:00:00+00:00", "profile.capture", -1, 2)) == (
+        "airflow/train/scheduled__2026-11-30T06:00:00+00:00/profile.capture/-1/2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"dag_id": "d"}, "map_index, max_tries, run_id, task_id"),
+        (dict.fromkeys(AIRFLOW.key_parts, "x") | {"try_number": 1}, "try_number"),
+        (dict.fromkeys(AIRFLOW.key_parts, "x") | {"run_id": ""}, "run_id must not be empty"),
+    ],
+)
+def test_missing_unknown_and_empty_parts_are_refused_by_name(parts: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        AIRFLOW.request_key(**parts)
+
+
+@given(PARTS)
+def test_any_parts_give_a_key_that_every_coordinator_takes(parts: tuple[str, ...]) -> None:
+    made = key(parts)
+    assert made.isprintable()
+    assert 0 < len(made.encode()) <= LIMIT
+    assert made == key(parts)
+
+
+@given(PARTS, PARTS)
+def test_other_parts_give_another_key(one: tuple[str, ...], other: tuple[str, ...]) -> None:
+    assert (key(one) == key(other)) == (one == other)
+
+
+@given(PARTS)
+def test_parts_that_are_shifted_or_joined_differently_give_another_key(parts: tuple[str, ...]) -> None:
+    a, b, *rest = parts
+    joined = (f"{a}/{b}", rest[0], *rest)
+    assert key(joined) != key(parts)
+
+
+@given(PARTS)
+def test_a_short_key_holds_its_parts_and_a_long_one_keeps_its_beginning(parts: tuple[str, ...]) -> None:
+    made = key(parts)
+    if "~" in made:
+        head, _, digest = made.rpartition("~")
+        assert len(digest) == 32
+        assert head.startswith("airflow/")
+    else:
+        engine, *read = made.split("/")
+        assert engine == "airflow"
+        assert tuple(unquote(each, errors="surrogatepass") for each in read) == parts
+
+
+def test_a_short_key_can_not_be_made_to_look_like_a_long_one() -> None:
+    long = key(("d" * 600, "r", "t", "-1", "0"))
+    assert "~" in long
+    pieces = long.removeprefix("airflow/")
+    assert key((pieces[:-4], pieces[-4], pieces[-3], pieces[-2], pieces[-1])) != long
+    assert "~" not in key(("a~b", "r", "t", "-1", "0"))
+
+
+def test_the_same_parts_of_another_engine_are_another_key() -> None:
+    assert key(("a", "b", "c"), KFP) != key(("a", "b"), ARGO) != key(("a", "b", "c", "d", "e"), FLYTE)
+    assert key(("a", "b", "c", "d", "e"), FLYTE) != key(("a", "b", "c", "d", "e"), AIRFLOW)
