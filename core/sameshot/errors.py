@@ -11,6 +11,7 @@
     ├── VerificationFailed             4   bytes differ from what the manifest states
     ├── TraceError                     4   a trace file is not what it should be (kind, byte offset)
     ├── ColumnsError                   4   stored columns are none, damaged or of an unknown version
+    ├── Regressed                      4   a comparison found a regression, and its caller wants that to fail
     ├── UnknownCapture                 5   no coordinator and no archive knows this capture
     ├── NoSuchJob                      6   no such job, or the job was never armed
     │   ├── JobEnded                       all of its workers have gone
@@ -112,6 +113,12 @@ class TraceError(SameshotError):
 
 class ColumnsError(SameshotError):
     """Stored columns are no such file, damaged, or of a version that is not known here; the trace can give new ones."""
+
+    exit_code = 4
+
+
+class Regressed(SameshotError):
+    """A comparison found a regression, and whoever asked wants that to be a failure."""
 
     exit_code = 4
 

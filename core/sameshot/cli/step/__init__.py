@@ -9,6 +9,10 @@ import typer
 STEPS = {
     "capture": "capture",
     "cancel": "cancel",
+    "analyze-rank": "analyze_rank",
+    "reduce": "reduce",
+    "analyze": "analyze",
+    "compare": "compare",
 }
 """Each step and the module of this package that has it; each module has `register(group)`."""
 

@@ -55,12 +55,15 @@ class Report:
         """What a signal leaves as it is: `The capture goes on.`"""
         self._known: dict[str, Any] = {}
         self._result: dict[str, Any] | None = None
+        self.error = ""
 
     def knows(self, **facts: Any) -> None:
         self._known |= {name: msgspec.to_builtins(value) for name, value in facts.items()}
 
-    def done(self, result: msgspec.Struct) -> None:
-        """The step ended with a result, good or bad: its `exit_code` says."""
+    def done(self, result: msgspec.Struct, error: str = "") -> None:
+        """The step ended with a result, good or bad: its `exit_code` says. `error` names what is bad, where that does
+        not follow from the exit code."""
+        self.error = error
         self._result = {name: msgspec.to_builtins(getattr(result, name)) for name in result.__struct_fields__}
 
     def document(self, exit_code: int, error: str, message: str) -> dict[str, Any]:
@@ -99,7 +102,7 @@ def reporting(step: str, result: Path | None, result_dir: Path | None = None) ->
     told = report.result
     assert told is not None, "a step ends with a result or with an error"
     code = int(told["exit_code"])
-    _write(report.document(code, _error_of(code), told["message"]), result, result_dir)
+    _write(report.document(code, report.error or _error_of(code), told["message"]), result, result_dir)
     if told["message"]:
         typer.secho(told["message"], err=True, fg="red" if code else None)
     if told.get("warning"):

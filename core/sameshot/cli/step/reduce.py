@@ -1,0 +1,63 @@
+"""`sameshot step reduce`."""
+
+from __future__ import annotations
+
+import typer
+
+from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting
+from sameshot.cli.step.published import (
+    KEPT,
+    CommitOption,
+    ExpectedOption,
+    HistoryOption,
+    ImageOption,
+    ManifestArgument,
+    MinRanksOption,
+    ResultsOption,
+    lines,
+)
+from sameshot.lean import import_numpy
+
+
+def register(group: typer.Typer) -> None:
+    group.command(
+        epilog="Examples: sameshot step reduce s3://traces/dev/bert/0/<id>/manifest.json "
+        "--results s3://results/profiling --result reduce.json | sameshot step reduce cap/manifest.json --results out "
+        "--min-ranks 7 --commit $GIT_COMMIT"
+    )(reduce)
+
+
+def reduce(
+    manifest: ManifestArgument,
+    results: ResultsOption,
+    expected_sha256: ExpectedOption = None,
+    min_ranks: MinRanksOption = None,
+    history: HistoryOption = True,
+    image: ImageOption = None,
+    commit: CommitOption = None,
+    result: ResultOption = None,
+    result_dir: ResultDirOption = None,
+) -> None:
+    """Make the job-wide report from what analyze-rank found on all ranks.
+
+    Exit code 3: the capture has fewer ranks than are needed; the report of the others is written all the same.
+    Exit code 4: a rank was never analysed, or its summary is damaged; the message says which shard to run again.
+    """
+    with reporting("reduce", result, result_dir) as report:
+        report.knows(manifest_uri=manifest)
+        report.when_signalled = KEPT
+        import_numpy()
+        from sameshot.steps.analyze import reduce as step
+
+        report.done(
+            step(
+                manifest,
+                results,
+                expected_sha256=expected_sha256,
+                min_ranks=min_ranks,
+                history=history,
+                image=image,
+                commit=commit,
+                progress=lines("read"),
+            )
+        )
