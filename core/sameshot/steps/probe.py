@@ -51,10 +51,10 @@ def _folder(results_uri: str) -> str:
             f"{results_uri} is a relative path, and each process would put it elsewhere; write it from / on."
         )
     there = path
-    while not there.exists() and there != there.parent:
+    while not os.path.exists(there) and there != there.parent:  # also one that we may not look into
         there = there.parent
     if not there.is_dir():
         raise StorageError(f"Results can't be kept in {path}: {there} is not a folder.")
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise StorageError(f"Results can't be kept in {path}: this process may not write to {there}.")
     return f"{path} can be written" + ("." if there == path else f" (it will be made in {there}).")
