@@ -72,6 +72,17 @@ def test_storing_the_same_file_again_is_fine(storage: Storage, tmp_path: Path, s
     assert asyncio.run(storage.list()) == ["trace"]
 
 
+@pytest.mark.parametrize("size", [0, 1000, TWO_PARTS])
+def test_data_takes_the_place_of_what_was_there(storage: Storage, tmp_path: Path, size: int) -> None:
+    data = os.urandom(size)
+    asyncio.run(storage.put("ns/summary.json", b"old"))
+    asyncio.run(storage.put("ns/summary.json", data))
+    assert asyncio.run(storage.get("ns/summary.json")) == data
+    assert asyncio.run(storage.list()) == ["ns/summary.json"]
+    with pytest.raises(StorageError, match="refused"):
+        asyncio.run(storage.put("../outside", data))
+
+
 @pytest.mark.parametrize("size", [1000, TWO_PARTS])
 def test_a_file_that_changed_after_verification_is_not_stored(storage: Storage, tmp_path: Path, size: int) -> None:
     path, facts = local_file(tmp_path, os.urandom(size))
