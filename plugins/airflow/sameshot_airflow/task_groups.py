@@ -97,9 +97,8 @@ def profile_job(
     """
     report = {"min_ranks": min_ranks, "history": history, "image": image, "commit": commit}
     reduced: SameshotReduceOperator | SameshotAnalyzeOperator
-    with ProfileJob(
-        group_id=group_id or _group_id(job), default_args=dict(default_args or {}), tooltip=tooltip
-    ) as group:
+    arguments: Any = dict(default_args or {})
+    with ProfileJob(group_id=group_id or _group_id(job), default_args=arguments, tooltip=tooltip) as group:
         picture = SameshotCaptureOperator(
             task_id="capture", job=job, min_ranks=min_ranks, sameshot_conn_id=sameshot_conn_id, **capture
         )

@@ -117,9 +117,9 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
 
     def _tasks(self, ids: Sequence[str]) -> list[Operator]:
         """The tasks of these ids, a task group's being its first ones; each must be directly downstream."""
-        dag = self.dag
         found = []
         for name in ids:
+            dag = self.dag
             group = dag.task_group_dict.get(name)
             tasks = list(group.get_roots()) if group is not None else [dag.get_task(name)] if dag.has_task(name) else []
             if not tasks or any(task.task_id not in self.downstream_task_ids for task in tasks):
