@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from sameshot.client import CaptureView
-    from sameshot.model import CaptureSpec
     from sameshot.steps.results import CaptureResult
     from sameshot_airflow.settle import Event
 
 Duration = str | float | timedelta
 """`2s`, `500ms`, `1m`; a timedelta; a number of seconds."""
+
+_SPEC = ("duration", "activities", "with_stack", "record_shapes", "warmup")
+_OPTIONS = (*_SPEC, "job", "uid", "attempt", "min_ranks", "if_unavailable", "if_busy", "timeout")
 
 ON_KILL_S = 4.0  # Airflow kills a task's process 5 s after it was told to end
 
@@ -71,22 +73,7 @@ class SameshotCaptureOperator(BaseOperator):
         a task of that in the same way as of a person's mark; one that is killed leaves it running for the retry.
     """
 
-    template_fields: Sequence[str] = (
-        "job",
-        "duration",
-        "activities",
-        "with_stack",
-        "record_shapes",
-        "warmup",
-        "min_ranks",
-        "if_unavailable",
-        "if_busy",
-        "uid",
-        "attempt",
-        "timeout",
-        "allow_backfill",
-        "sameshot_conn_id",
-    )
+    template_fields: Sequence[str] = (*_OPTIONS, "allow_backfill", "sameshot_conn_id")
     ui_color = "#d5e8f7"
     operator_extra_links = (SameshotManifestLink(),)
 
@@ -176,59 +163,41 @@ class SameshotCaptureOperator(BaseOperator):
 
     # ---- what to ask for
 
-    def spec(self) -> CaptureSpec:
-        return options.capture_spec(
-            duration=self.duration,
-            activities=self.activities,
-            with_stack=self.with_stack,
-            record_shapes=self.record_shapes,
-            warmup=self.warmup,
-        )
-
     def request(self, context: Context) -> CaptureRequest:
         """What this task asks for, from its rendered options and its connection. Raises UsageError."""
         from sameshot_airflow.hooks.sameshot import SameshotHook
 
         hook, job = SameshotHook(self.sameshot_conn_id), options.text(self.job)
-        return CaptureRequest(
+        return self._asked(
+            {name: getattr(self, name) for name in _OPTIONS},
             address=hook.address(job),
             request_key=request_key(context),
-            spec=self.spec(),
-            job=job,
-            uid=options.text(self.uid),
-            attempt=options.whole(self.attempt, "attempt"),
             caller=hook.caller,
-            min_ranks=options.whole(self.min_ranks, "min_ranks"),
-            if_unavailable=_action(self.if_unavailable, "if_unavailable"),
-            if_busy=_action(self.if_busy, "if_busy"),
-            timeout_s=self._seconds(),
         )
 
-    def _seconds(self) -> float:
-        seconds = options.milliseconds(self.timeout, "timeout") / 1000
+    def _asked(self, given: Mapping[str, Any], **where: Any) -> CaptureRequest:
+        seconds = options.milliseconds(given.get("timeout", "15m"), "timeout") / 1000
         if self.execution_timeout is not None:
             seconds = min(seconds, self.execution_timeout.total_seconds())
-        return seconds
+        return CaptureRequest(
+            spec=options.capture_spec(**{name: given[name] for name in _SPEC if name in given}),
+            job=options.text(given.get("job")),
+            uid=options.text(given.get("uid")),
+            attempt=options.whole(given.get("attempt"), "attempt"),
+            min_ranks=options.whole(given.get("min_ranks"), "min_ranks"),
+            if_unavailable=_action(given.get("if_unavailable", "fail"), "if_unavailable"),
+            if_busy=_action(given.get("if_busy", "wait"), "if_busy"),
+            timeout_s=seconds,
+            **where,
+        )
 
     def _check_literals(self) -> None:
         """Options that are no templates are checked when the DAG file is parsed."""
-        spec = {
-            name: value
-            for name in ("duration", "activities", "with_stack", "record_shapes", "warmup")
-            if _literal(value := getattr(self, name))
-        }
+        known = {name: value for name in _OPTIONS if _literal(value := getattr(self, name))}
         try:
-            options.capture_spec(**spec)
-            for name in ("min_ranks", "attempt"):
-                if _literal(value := getattr(self, name)):
-                    options.whole(value, name)
-            for name in ("if_unavailable", "if_busy"):
-                if _literal(value := getattr(self, name)):
-                    _action(value, name)
+            self._asked(known, request_key="-")
             if _literal(self.allow_backfill):
                 options.flag(self.allow_backfill, "allow_backfill")
-            if _literal(self.timeout):
-                options.milliseconds(self.timeout, "timeout")
         except UsageError as error:
             raise ValueError(f"{self.task_id}: {error}") from error
 
@@ -319,7 +288,9 @@ class SameshotCaptureOperator(BaseOperator):
             accept(result)
         except SameshotError as error:
             self._keep(context, result)
-            # What was cancelled by ourselves may be tried again: the time was over, or this worker was told to end.
+            if self._killed:
+                error = type(error)(f"This task was told to end. {error}")
+            # What we cancelled ourselves may be tried again: the time was over, or this worker had to end.
             raise failure(error, retry=True if result.timed_out or self._killed else None) from error
         if result.warning:
             self.log.warning(result.warning)
