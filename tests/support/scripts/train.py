@@ -2,7 +2,8 @@
 
 --finish FILE ends the training on all ranks. --stagger: seconds times rank to wait before torch is imported.
 --fail-on RANK FILE: once FILE appears, that rank takes it away and fails. --apart: every rank trains for itself and
-does not notice when another one dies; by default they train one model (DDP).
+does not notice when another one dies; by default they train one model (DDP). --pause SECONDS: asleep in every step;
+--pause-file FILE holds others, once it is there.
 """
 
 import argparse
@@ -18,6 +19,7 @@ parser.add_argument("--loader-workers", type=int, default=0)
 parser.add_argument("--fork-workers", action="store_true")
 parser.add_argument("--fail-on", nargs=2, default=None)
 parser.add_argument("--pause", type=float, default=0.005)
+parser.add_argument("--pause-file", type=Path, default=None)
 parser.add_argument("--max-steps", type=int, default=1_000_000)
 parser.add_argument("--apart", action="store_true")
 
@@ -58,7 +60,7 @@ def main():
         model(batch).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        time.sleep(options.pause)
+        time.sleep(pause())
         if rank == 0:
             print(f"step {step}", flush=True)
         if options.fail_on and rank == int(options.fail_on[0]) and os.path.exists(options.fail_on[1]):
@@ -68,6 +70,12 @@ def main():
             break
     if not options.apart:
         dist.destroy_process_group()
+
+
+def pause():
+    if options.pause_file is not None and options.pause_file.exists():
+        return float(options.pause_file.read_text())
+    return options.pause
 
 
 def everybody_may_finish():
