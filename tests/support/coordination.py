@@ -74,6 +74,7 @@ async def coordinating(
     backend: BackendName = BackendName.BROKER,
     directory: AgentDirectory | None = None,
     caller: str = "ana",
+    listen: str = "127.0.0.1:0",
 ) -> AsyncIterator[AsyncClient]:
     config = CoordinatorConfig(
         job=job,
@@ -83,6 +84,7 @@ async def coordinating(
         backend=backend,
         policy=policy or CapturePolicy(),
         timings=timings,
+        listen=listen,
     )
     server = CoordinatorServer(config, clock=clock, directory=directory)
     address = await server.start()

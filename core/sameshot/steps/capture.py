@@ -181,7 +181,7 @@ async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bo
         capture_id=view.capture_id,
         request_key=view.request_key or request.request_key,
         n=view.n,
-        job=view.job if view.job.uid else None,
+        job=view.job if view.job.namespace else None,
         series=view.series,
         outcome=view.outcome,
         published=view.published,
@@ -204,13 +204,15 @@ async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bo
 async def _give_up(
     request: CaptureRequest, capture_id: str, passed: DeadlinePassed, progress: Say | None
 ) -> CaptureResult:
-    """The deadline has passed: cancel, and tell what was kept. One that converged meanwhile stays what it is."""
+    """The deadline has passed: cancel, and tell what was kept. One that has converged stays what it is."""
+    last: CaptureView | None = passed.view
+    if last is not None and last.state.terminal:
+        return await result_of(request, last)
     if progress is not None:
         progress(f"{passed} Cancelling it.")
     try:
         view, was_over = await end(request.address, capture_id, caller=request.caller, uid=request.uid)
     except SameshotError as error:
-        last: CaptureView | None = passed.view
         return CaptureResult(
             capture_id=capture_id,
             request_key=request.request_key,

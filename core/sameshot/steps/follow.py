@@ -113,16 +113,19 @@ class _Following:
                             return view
                 return None
         except UnknownCapture as error:
-            return await self._archived_or_lost(str(error), lost=True)
+            return await self._archived_or_lost(str(error), lost="Neither the coordinator nor the archive knows")
         except NoSuchJob as error:
             self._ended_since = self._ended_since or now
-            return await self._archived_or_lost(str(error), lost=now - self._ended_since > _ENDED_GRACE_S)
+            gone = now - self._ended_since > _ENDED_GRACE_S
+            return await self._archived_or_lost(
+                str(error), lost="The coordinator is gone with its job, and the archive does not know" if gone else ""
+            )
         except TryAgain as error:
             self._silent_since = self._silent_since or now
             self._say(str(error))
             if now - self._silent_since <= PATIENCE_S:
                 return None
-            return await self._archived_or_lost(str(error), lost=False)
+            return await self._archived_or_lost(str(error))
 
     def _heard(self, view: CaptureView) -> None:
         self._silent_since = self._ended_since = None
@@ -140,8 +143,8 @@ class _Following:
             if self._progress is not None:
                 self._progress(f"waiting: {trouble}")
 
-    async def _archived_or_lost(self, why: str, *, lost: bool) -> CaptureView | None:
-        """The capture as its manifest tells it. Where there is none: UNKNOWN if it is `lost`, else None."""
+    async def _archived_or_lost(self, why: str, *, lost: str = "") -> CaptureView | None:
+        """The capture as its manifest tells it. Where there is none: UNKNOWN if it is `lost` (in words), else None."""
         self._say(why)
         uri = self._manifest_uri or (self.last.manifest_uri if self.last is not None else "")
         if uri:
@@ -160,7 +163,7 @@ class _Following:
                 view = view_of(read, uri)
                 self._heard(view)
                 return view
-        return await self._lost(uri, why) if lost else None
+        return await self._lost(uri, lost) if lost else None
 
     async def _lost(self, uri: str, why: str) -> CaptureView:
         job = self.last.job if self.last is not None else await self._served()
@@ -172,18 +175,14 @@ class _Following:
             spec=self._request.spec,
             state=CaptureState.UNKNOWN,
             manifest_uri=uri,
-            note=f"Capture {self._capture_id} is lost: {_first_sentence(why)} A retry with the same request key begins "
-            "a new capture.",
+            note=f"{why} capture {self._capture_id} any more: it is lost. "
+            "A retry with the same request key begins a new one.",
         )
 
     async def _served(self) -> JobRef:
-        """The job as far as anybody knows; the uid is empty where nobody does."""
+        """The job, if a coordinator still says so; else what was asked for, without a namespace."""
         request = self._request
         with contextlib.suppress(SameshotError):
             async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
                 return (await client.describe()).job
         return JobRef("", request.job or "", request.uid or "", request.attempt or 0)
-
-
-def _first_sentence(text: str) -> str:
-    return text.split(". ")[0].rstrip(".") + "."

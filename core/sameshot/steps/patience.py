@@ -14,10 +14,10 @@ from sameshot.errors import Unreachable
 T = TypeVar("T")
 
 
-async def patiently(act: Callable[[], Awaitable[T]], patience_s: float = PATIENCE_S) -> T:
-    """What `act` returns; while nobody can be reached it is tried again, for `patience_s` in all. It must be
+async def patiently(act: Callable[[], Awaitable[T]]) -> T:
+    """What `act` returns; while nobody can be reached it is tried again, for as long as a restart takes. It must be
     repeatable. Raises the last Unreachable."""
-    ends = time.monotonic() + patience_s
+    ends = time.monotonic() + PATIENCE_S
     while True:
         try:
             return await act()

@@ -1,0 +1,241 @@
+"""The capture step: one request key gives one capture, told in a small result, and judged."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from sameshot.errors import (
+    CaptureCancelled,
+    CaptureFailed,
+    Denied,
+    NoSuchJob,
+    OtherAttempt,
+    PartialCapture,
+    PolicyRefused,
+    RequestKeyConflict,
+    SameshotError,
+    TryAgain,
+    UnknownCapture,
+    Unreachable,
+    UsageError,
+)
+from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, FailureReason, Outcome, TargetState
+from sameshot.steps.capture import accept, begin, capture, finish, pinned, result_of, run
+from sameshot.steps.request import Action, CaptureRequest
+from sameshot.steps.results import CaptureResult, from_builtins, to_builtins, to_json
+from support.coordination import SPEC, in_loop, until, until_view
+from support.fake_agent import JOB, deliver, failing, stay
+from support.step_requests import by_rank, request, training
+
+
+def stated_digest(manifest_uri: str) -> str:
+    """By the rule in docs/manifest.md, without any code of ours."""
+    told = json.loads(Path(urlsplit(manifest_uri).path).read_bytes())
+    told.pop("sha256")
+    text = json.dumps(told, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@in_loop
+async def test_a_capture_of_all_ranks_is_told_in_a_small_result(tmp_path: Path) -> None:
+    async with training(tmp_path, ranks=4) as (_, client):
+        lines: list[str] = []
+        result = await run(request(client), lines.append)
+        view = await client.get(result.capture_id)
+    assert result == CaptureResult(
+        capture_id=view.capture_id,
+        request_key="k1",
+        n=1,
+        job=JOB,
+        series="nightly",
+        outcome=Outcome.SUCCEEDED,
+        published=True,
+        manifest_uri=(tmp_path / "archive" / JOB.path / view.capture_id / "manifest.json").as_uri(),
+        manifest_sha256=stated_digest(view.manifest_uri),
+        expected=4,
+        archived=4,
+        window_ms=SPEC.duration_ms,
+        common_window_ms=2000,  # what the scripted node's traces cover
+        shards=("0/4", "1/4", "2/4", "3/4"),
+        message="All 4 ranks of train have a verified trace.",
+    )
+    assert accept(result) is result
+    assert from_builtins(to_builtins(result), CaptureResult) == result
+    assert len(to_json(result)) < 2048
+    assert any("SUCCEEDED, 4 of 4 archived" in line for line in lines)
+
+
+@in_loop
+async def test_the_same_key_finds_its_capture_again_even_when_the_job_has_ended_since(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        first = await run(request(client))
+        agent.workers = []
+        again = await run(request(client, if_unavailable=Action.FAIL))
+        assert again == first
+        assert agent.calls.count("Dispatch") == 1
+        with pytest.raises(NoSuchJob):  # another key means another capture, and nobody is there
+            await run(request(client, "k2"))
+
+
+@in_loop
+async def test_a_retry_joins_the_capture_that_is_still_running(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        first = asyncio.create_task(run(request(client, if_busy=Action.FAIL)))
+        await until(lambda: agent.accepted)
+        first.cancel()  # the worker of the first attempt is killed
+        await asyncio.gather(first, return_exceptions=True)
+        assert first.cancelled()
+        running = await client.get(request_key="k1")
+        assert running.state is CaptureState.COLLECTING
+        assert not running.cancel_requested
+
+        second = asyncio.create_task(run(request(client, if_busy=Action.FAIL)))  # its own capture is no obstacle
+        agent.script = deliver
+        result = await second
+        assert (result.capture_id, result.n, result.exit_code) == (running.capture_id, 1, 0)
+        assert agent.calls.count("Dispatch") == 1
+
+
+@in_loop
+async def test_after_a_failed_capture_the_same_key_starts_the_next_one(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = failing(FailureReason.MISSING, "no file by the deadline")
+        failed = await run(request(client))
+        assert (failed.exit_code, failed.n, failed.outcome, failed.missing) == (4, 1, Outcome.FAILED, "0-1")
+        assert failed.shards == ()
+        assert "rank 0: MISSING, no file by the deadline" in failed.message
+        agent.script = deliver
+        result = await run(request(client))
+    assert (result.exit_code, result.n) == (0, 2)
+    assert result.capture_id != failed.capture_id
+
+
+@in_loop
+async def test_the_same_key_with_another_spec_is_refused_and_so_is_what_the_policy_forbids(tmp_path: Path) -> None:
+    async with training(tmp_path, policy=CapturePolicy(max_duration_ms=3000)) as (_, client):
+        await run(request(client))
+        with pytest.raises(RequestKeyConflict, match="k1"):
+            await run(request(client, spec=CaptureSpec(duration_ms=2000)))
+        with pytest.raises(PolicyRefused, match="3000 ms"):
+            await run(request(client, "k2", spec=CaptureSpec(duration_ms=4000)))
+
+
+@in_loop
+async def test_a_request_that_names_another_run_does_not_get_this_ones_capture(tmp_path: Path) -> None:
+    async with training(tmp_path) as (_, client):
+        first = await begin(request(client))
+        assert pinned(request(client), first) == request(client, job=JOB.name, uid=JOB.uid, attempt=JOB.attempt)
+        with pytest.raises(OtherAttempt):
+            await begin(request(client, uid="0" * 32))
+
+
+@in_loop
+async def test_a_partial_capture_fails_and_names_the_missing_rank_unless_fewer_are_enough(tmp_path: Path) -> None:
+    async with training(tmp_path, ranks=3) as (agent, client):
+        agent.script = by_rank(r0=deliver, r1=failing(FailureReason.WORKER_EXITED, "it ended"), r2=deliver)
+        result = await run(request(client))
+        assert (result.exit_code, result.outcome, result.missing) == (3, Outcome.PARTIAL, "1")
+        assert (result.expected, result.archived, result.shards) == (3, 2, ("0/2", "1/2"))
+        with pytest.raises(PartialCapture, match=r"rank 1: WORKER_EXITED, it ended"):
+            accept(result)
+
+        enough = await run(request(client, min_ranks=2))  # of the same capture: PARTIAL is not repeated
+        assert (enough.capture_id, enough.exit_code) == (result.capture_id, 0)
+        assert "rank 1: WORKER_EXITED" in enough.warning
+        assert accept(enough) is enough
+        too_few = await run(request(client, min_ranks=3))
+        assert too_few.exit_code == 3
+
+
+@in_loop
+async def test_a_job_that_ends_before_it_could_be_asked_is_told_as_such(tmp_path: Path) -> None:
+    async with training(tmp_path, armed=False) as (_, client):
+        started = await client.start_capture(SPEC, "k1")
+        result = await finish(request(client), started.capture_id)
+    assert (result.exit_code, result.outcome, result.published) == (6, Outcome.FAILED, False)
+    with pytest.raises(NoSuchJob, match="Nothing was captured of train"):
+        accept(result)
+
+
+@in_loop
+async def test_a_manifest_that_was_edited_is_no_success(tmp_path: Path) -> None:
+    async with training(tmp_path) as (_, client):
+        done = await client.wait((await client.start_capture(SPEC, "k1")).capture_id)
+        file = Path(urlsplit(done.manifest_uri).path)
+        file.write_bytes(file.read_bytes().replace(b'"rank": 1', b'"rank": 7', 1))
+        result = await result_of(request(client), done)
+    assert result.exit_code == 4
+    assert result.manifest_sha256 is None
+    assert result.shards == ()
+
+
+@in_loop
+async def test_a_coordinator_that_is_away_is_unreachable_after_a_while(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sameshot.steps.patience.PATIENCE_S", 0.3)
+        began = time.monotonic()
+        with pytest.raises(Unreachable):
+            await run(CaptureRequest(address=f"unix:{tmp_path}/nobody.sock", request_key="k", timeout_s=30))
+        assert time.monotonic() - began < 20
+
+
+@in_loop
+async def test_the_blocking_call_gives_the_same_and_shows_each_view(tmp_path: Path) -> None:
+    async with training(tmp_path) as (_, client):
+        asked = request(client)
+        seen = []
+        result = await asyncio.to_thread(capture, asked, None, seen.append)
+        assert result.exit_code == 0
+        assert seen[0].capture_id == result.capture_id
+        await until_view(client, result.capture_id, lambda view: view.published)
+
+
+def test_a_request_survives_its_way_through_any_engine() -> None:
+    asked = CaptureRequest(
+        address="local:bert",
+        request_key="k",
+        spec=CaptureSpec(duration_ms=500, with_stack=True),
+        min_ranks=7,
+        if_busy=Action.SKIP,
+        attempt=0,
+    )
+    plain = json.loads(json.dumps(msgspec.to_builtins(asked)))
+    assert CaptureRequest.of(plain) == asked
+    assert CaptureRequest.of(plain | {"a_newer_field": 1}) == asked
+    with pytest.raises(UsageError):
+        CaptureRequest.of(plain | {"if_busy": "perhaps"})
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (1, SameshotError),
+        (2, UsageError),
+        (3, PartialCapture),
+        (4, CaptureFailed),
+        (5, UnknownCapture),
+        (6, NoSuchJob),
+        (7, CaptureCancelled),
+        (75, TryAgain),
+        (77, Denied),
+    ],
+)
+def test_what_is_not_accepted_is_raised_with_its_own_class_and_words(code: int, kind: type[SameshotError]) -> None:
+    with pytest.raises(SameshotError, match="so it is") as raised:
+        accept(CaptureResult(exit_code=code, message="so it is"))
+    assert type(raised.value) is kind
+    assert raised.value.exit_code == code
+
+
+def test_what_was_skipped_as_asked_for_is_accepted() -> None:
+    skipped = CaptureResult(message="Skipped: …")
+    assert accept(skipped).skipped

@@ -1,0 +1,231 @@
+"""Following a capture to its proven end, whatever happens to its coordinator, and never beyond the deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from sameshot.api.views import CaptureView
+from sameshot.errors import DeadlinePassed, ManifestError, StorageError
+from sameshot.model import CaptureState, Outcome, TargetState
+from sameshot.steps import follow as following
+from sameshot.steps.capture import begin, finish, follow, pinned, result_of, run
+from sameshot.steps.request import CaptureRequest
+from sameshot.storage import Storage
+from support.coordination import SPEC, coordinating, in_loop, until, until_view
+from support.fake_agent import JOB, FakeAgent, deliver, stay, worker
+from support.step_requests import request, training
+
+
+@pytest.fixture
+def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A coordinator that does not answer for a moment is gone, a job that has ended is soon given up."""
+    for module in ("follow", "patience"):
+        monkeypatch.setattr(f"sameshot.steps.{module}.PATIENCE_S", 0.3)
+    monkeypatch.setattr(following, "_ENDED_GRACE_S", 0.3)
+    monkeypatch.setattr(following, "_LONGEST_PAUSE_S", 0.3)
+
+
+async def captured(folder: Path) -> CaptureView:
+    """A finished capture, whose coordinator and agents have gone."""
+    async with training(folder) as (_, client):
+        return await client.wait((await client.start_capture(SPEC, "k1")).capture_id)
+
+
+# ---- the deadline
+
+
+@in_loop
+async def test_at_the_deadline_following_ends_and_leaves_the_capture_running(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        started = await begin(request(client))
+        with pytest.raises(DeadlinePassed, match="0 of 2 traces are archived") as passed:
+            await follow(request(client), started.capture_id, deadline=time.time() + 0.5)
+        assert passed.value.view.state is CaptureState.COLLECTING
+        assert not (await client.get(started.capture_id)).cancel_requested
+        assert "Withdraw" not in agent.calls
+
+
+@in_loop
+async def test_a_step_whose_time_is_over_cancels_its_capture_and_says_what_that_did(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        began = time.time()
+        result = await run(request(client, timeout_s=2.5))
+        assert time.time() - began < 20
+        assert (result.exit_code, result.timed_out, result.outcome) == (7, True, Outcome.CANCELLED)
+        assert result.withdrawn == "2 of 2 configs were withdrawn before any worker fetched them."
+        assert result.message.startswith("Not done within 2.5 s. Capture")
+        assert result.published
+        assert result.manifest_sha256 is not None
+        assert (await client.get(result.capture_id)).state is CaptureState.CANCELLED
+
+        agent.script = deliver
+        assert (await run(request(client))).n == 2  # a retry wants a picture
+
+
+@in_loop
+async def test_whoever_comes_after_the_deadline_still_learns_how_it_ended(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        done = await client.wait((await client.start_capture(SPEC, "k1")).capture_id)
+        result = await finish(request(client), done.capture_id, deadline=time.time() - 3600)
+        assert (result.exit_code, result.timed_out) == (0, False)
+        assert "Withdraw" not in agent.calls
+
+
+@in_loop
+async def test_a_capture_is_not_over_before_its_manifest_is_in_the_archive(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.refuse["PublishManifest"] = StorageError("the bucket is away")
+        started = await begin(request(client))
+        await until_view(client, started.capture_id, lambda view: view.state.terminal)
+        early = await finish(request(client), started.capture_id, deadline=time.time())
+        assert (early.exit_code, early.outcome, early.published) == (75, Outcome.SUCCEEDED, False)
+        assert "the bucket is away" in early.message
+
+        waiting = asyncio.create_task(follow(request(client), started.capture_id))
+        tried = agent.calls.count("PublishManifest")
+        await until(lambda: agent.calls.count("PublishManifest") > tried)
+        assert not waiting.done()
+        agent.refuse.clear()
+        view = await waiting
+        assert (view.published, view.archived) == (True, 2)
+
+
+@in_loop
+async def test_cancelling_the_coroutine_cancels_no_capture(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        started = await begin(request(client))
+        task = asyncio.create_task(finish(request(client), started.capture_id))
+        await until(lambda: agent.calls.count("GetFacts") > 3)
+        task.cancel()  # a triggerer that is restarted
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        assert not (await client.get(started.capture_id)).cancel_requested
+
+
+# ---- the coordinator
+
+
+@in_loop
+async def test_a_restarted_coordinator_is_ridden_out(tmp_path: Path) -> None:
+    """What it lost is UNKNOWN and a retry starts anew; what was published it finds again."""
+    where = f"unix:{tmp_path}/c.sock"
+    async with FakeAgent("node-0", Storage.open(str(tmp_path / "archive"))) as agent:
+        agent.workers = [worker(rank=0, world_size=1)]
+        agent.script = stay(TargetState.CONSUMED)
+        lines: list[str] = []
+        async with coordinating(tmp_path / "archive", [agent], listen=where) as client:
+            asked = request(client)
+            waiting = asyncio.create_task(run(asked, lines.append))
+            await until(lambda: agent.accepted)
+            await until(lambda: any("COLLECTING" in line for line in lines))
+        await until(lambda: any(line.startswith("waiting:") for line in lines))
+        assert not waiting.done()
+        async with coordinating(tmp_path / "archive", [agent], listen=where):
+            lost = await waiting
+            assert (lost.exit_code, lost.outcome, lost.n, lost.published) == (5, Outcome.UNKNOWN, 1, False)
+            assert lost.job == JOB
+            assert "A retry with the same request key begins a new one." in lost.message
+            agent.script = deliver
+            again = await run(asked)
+            assert (again.exit_code, again.n) == (0, 2)
+        async with coordinating(tmp_path / "archive", [agent], listen=where):
+            assert await run(asked) == again
+
+
+@in_loop
+async def test_when_the_coordinator_is_gone_the_manifest_in_the_archive_tells(
+    tmp_path: Path, little_patience: None
+) -> None:
+    done = await captured(tmp_path)
+    gone = CaptureRequest(address="127.0.0.1:1", request_key="k1", spec=SPEC, caller="ana")
+    result = await finish(gone, done.capture_id, manifest_uri=done.manifest_uri, deadline=time.time() + 30)
+    async with training(tmp_path) as (_, client):
+        assert result == await run(request(client))  # word for word what a coordinator makes of it
+    assert (result.exit_code, result.outcome, result.archived) == (0, Outcome.SUCCEEDED, 2)
+
+
+@in_loop
+async def test_while_there_is_no_manifest_either_it_is_looked_for_until_the_deadline(
+    tmp_path: Path, little_patience: None
+) -> None:
+    done = await captured(tmp_path)
+    folder = tmp_path / "archive" / JOB.path / done.capture_id
+    folder.rename(tmp_path / "later")
+    gone = CaptureRequest(address="127.0.0.1:1", request_key="k1", spec=SPEC)
+    lines: list[str] = []
+    waiting = asyncio.create_task(
+        follow(gone, done.capture_id, manifest_uri=done.manifest_uri, deadline=time.time() + 60, progress=lines.append)
+    )
+    await until(lambda: lines)
+    assert "can't be reached" in lines[0]
+    (tmp_path / "later").rename(folder)  # a coordinator elsewhere has published it
+    assert (await waiting).outcome is Outcome.SUCCEEDED
+
+    folder.rename(tmp_path / "never")
+    result = await finish(gone, done.capture_id, manifest_uri=done.manifest_uri, deadline=time.time() + 1)
+    assert (result.exit_code, result.timed_out, result.outcome) == (75, True, None)
+    assert "the cancel is not confirmed" in result.message
+
+
+@in_loop
+async def test_a_job_that_is_known_to_have_ended_is_not_waited_for(
+    tmp_path: Path, little_patience: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = await captured(tmp_path)
+    (tmp_path / "runs").mkdir(mode=0o700)
+    monkeypatch.setenv("SAMESHOT_RUNTIME_DIR", str(tmp_path / "runs"))
+    ended = pinned(CaptureRequest(address="local:train", request_key="k1", spec=SPEC), done)
+    assert (await follow(ended, done.capture_id, manifest_uri=done.manifest_uri)).outcome is Outcome.SUCCEEDED
+
+    lost = await follow(ended, "0" * 32, manifest_uri=done.manifest_uri.replace(done.capture_id, "0" * 32))
+    assert lost.state is CaptureState.UNKNOWN
+    result = await result_of(ended, lost)
+    assert (result.exit_code, result.job) == (5, None)  # nobody can tell its namespace any more
+
+
+@in_loop
+async def test_an_archive_that_does_not_answer_says_nothing_about_the_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+
+    async def away(uri: str) -> None:
+        looks.append(uri)
+        raise StorageError("503")
+
+    monkeypatch.setattr(following, "read_manifest", away)
+    async with training(tmp_path) as (_, client):  # which knows no such capture, nor does its archive
+        with pytest.raises(DeadlinePassed):
+            await follow(request(client), "0" * 32, manifest_uri="s3://b/m.json", deadline=time.time() + 1)
+        assert set(looks) == {"s3://b/m.json"}
+        monkeypatch.undo()
+        assert (await follow(request(client), "0" * 32)).state is CaptureState.UNKNOWN
+
+
+@in_loop
+async def test_another_captures_manifest_is_never_taken_for_this_ones(tmp_path: Path, little_patience: None) -> None:
+    done = await captured(tmp_path)
+    gone = CaptureRequest(address="127.0.0.1:1", request_key="k1", spec=SPEC)
+    with pytest.raises(ManifestError, match=done.capture_id):
+        await follow(gone, "0" * 32, manifest_uri=done.manifest_uri, deadline=time.time() + 30)
+
+
+@in_loop
+async def test_another_job_at_the_same_address_is_not_asked_for_the_digest(
+    tmp_path: Path, little_patience: None
+) -> None:
+    """`local` may mean the next job by now: its coordinator knows nothing of the capture, the archive does."""
+    done = await captured(tmp_path)
+    other = msgspec.structs.replace(JOB, name="gpt", uid="2" * 32)
+    async with training(tmp_path, job=other) as (_, client):
+        view = await follow(request(client), done.capture_id, manifest_uri=done.manifest_uri)
+        result = await result_of(request(client), view)
+    assert (result.exit_code, result.job) == (0, JOB)
