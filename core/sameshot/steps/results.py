@@ -185,20 +185,26 @@ def shortened(text: str, limit: int = TEXT_LIMIT) -> str:
 def fitted(result: Result) -> Result:
     """The same, small enough to travel: sentences are left out from the last on, then texts for people are cut shorter.
 
-    Addresses and ids are never touched, so names of hundreds of letters may still make it larger.
+    Addresses and ids are never touched: with a namespace of 32 letters, a job and series of 63 and results at an
+    address of 64 there is room; with longer ones a result may become larger than the limit.
     """
     lists = [name for name in ("findings", "sentences") if getattr(result, name, ())]
     texts = [name for name in ("warning", "trend", "missing", "ranks", "message") if getattr(result, name, "")]
     while _size(result) > SIZE_LIMIT and any(len(getattr(result, name)) > 1 for name in lists):
         shorter = {name: getattr(result, name)[:-1] for name in lists if len(getattr(result, name)) > 1}
         result = msgspec.structs.replace(result, **shorter)
-    for limit in (160, 80, 40):
+    for limit in (160, 80, 40, 20):
         if _size(result) <= SIZE_LIMIT:
-            break
+            return result
         cut: dict[str, object] = {name: shortened(getattr(result, name), limit) for name in texts}
         cut |= {name: tuple(shortened(each, limit) for each in getattr(result, name)) for name in lists}
+        if isinstance(result, AnalysisResult):
+            cut["headline"] = msgspec.structs.replace(result.headline, late=shortened(result.headline.late, limit))
         result = msgspec.structs.replace(result, **cut)
-    return result
+    if _size(result) <= SIZE_LIMIT:
+        return result
+    without: dict[str, object] = {**dict.fromkeys(lists, ()), **({"trend": ""} if "trend" in texts else {})}
+    return msgspec.structs.replace(result, **without)
 
 
 def _size(result: object) -> int:
