@@ -202,7 +202,7 @@ def _cells(row: HistoryRow, current: str | None) -> tuple[Cell, ...]:
 
 def openable(uri: str | None) -> str:
     """The address, if a browser can open it and it is nothing else than a page: http or https with a host; else ""."""
-    if not uri or not uri.isprintable():
+    if not uri or not uri.isprintable() or " " in uri:
         return ""
     try:
         parts = urlsplit(uri)
