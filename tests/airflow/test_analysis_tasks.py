@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from dag_file import Pushed
 from series_on_disk import capture, manifest_at, result_of
 
 from sameshot import errors
@@ -31,16 +32,6 @@ FINISHED: Sequence[type[BaseOperator]] = (
     SameshotAnalyzeOperator,
     SameshotCompareOperator,
 )
-
-
-class Pushed:
-    """Stands where Airflow's task instance is; keeps the XComs."""
-
-    def __init__(self) -> None:
-        self.xcoms: dict[str, Any] = {}
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[key] = value
 
 
 def run(operator: BaseOperator) -> Any:

@@ -47,7 +47,8 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
     :param before: the manifest of the capture to compare with; default: the series' previous successful one.
     :param accept_partial: also look at earlier captures that lack ranks.
     :param threshold: as a share of the earlier step time: 0.1 is ten percent.
-    :param on_regression: `fail`, `report` (the result says it) or `branch`.
+    :param on_regression: `fail`, `report` (the result says it) or `branch` (not in what is mapped: Airflow does not
+        follow branches there).
     :param if_regressed: with `branch`: ids of the tasks or task groups directly downstream that run only if there is a
         regression.
     :param otherwise: with `branch`: those that run only if there is none. What is downstream and named by neither runs
@@ -78,6 +79,8 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
         self.on_regression = OnRegression(on_regression)
         self.if_regressed = _ids(if_regressed)
         self.otherwise = _ids(otherwise)
+        if self.on_regression is OnRegression.BRANCH and self.get_closest_mapped_task_group() is not None:
+            raise ValueError(f"{self.task_id}: {_NO_BRANCH}")
         branches = bool(self.if_regressed or self.otherwise)
         if branches != (self.on_regression is OnRegression.BRANCH):
             raise ValueError(
@@ -89,6 +92,8 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
         from sameshot.steps.compare import compare
         from sameshot.steps.results import CompareVerdict, to_builtins
 
+        if self.on_regression is OnRegression.BRANCH and _mapped(context):
+            raise AirflowFailException(f"{self.task_id}: {_NO_BRANCH}")
         branches = {True: self._tasks(self.if_regressed), False: self._tasks(self.otherwise)}
         manifest_uri, digest = self.manifest()
         with typed_failures():
@@ -131,12 +136,23 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
         return found
 
 
+def _mapped(context: Context) -> bool:
+    index = context["ti"].map_index
+    return index is not None and index >= 0
+
+
 def _share(value: object) -> float:
     try:
         return float(str(value))
     except ValueError:
         raise InvalidSpec(f"threshold: {value!r} is not a share of the step time; write 0.1 for ten percent.") from None
 
+
+# https://github.com/apache/airflow/issues/67265: what is skipped is looked up where no mapped task has left it.
+_NO_BRANCH = (
+    "Airflow does not follow the branch of a mapped task, or of one in a mapped group: all tasks downstream would run. "
+    'Use on_regression="report", and let them look at the verdict.'
+)
 
 _GOOD = ("same", "faster", "first")
 
