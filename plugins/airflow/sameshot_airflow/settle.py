@@ -11,6 +11,7 @@ What comes out is an event, a small dict that survives the metadata database:
 from __future__ import annotations
 
 import asyncio
+import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 Say = Callable[[str], None]
 
-CANCEL_WAIT_S = 10.0  # for a cancelled capture to say what it kept; a triggerer gives `on_kill` 30 s
+CANCEL_WAIT_S = 10.0  # for a cancelled capture to say what it kept; a triggerer gives `on_kill` 30 s for all
 
 
 async def settle(request: CaptureRequest, capture_id: str, manifest_uri: str, deadline: float, say: Say) -> Event:
     """Follow a capture to its end, or to `deadline` (absolute, seconds since the epoch) and then cancel it."""
+    await load("sameshot.steps.capture")
     from sameshot.errors import SameshotError
     from sameshot.steps import capture
     from sameshot.steps.results import to_builtins
@@ -37,17 +39,23 @@ async def settle(request: CaptureRequest, capture_id: str, manifest_uri: str, de
     return {"kind": "timeout" if result.timed_out else "done", "result": to_builtins(result)}
 
 
+async def load(module: str) -> None:
+    """Import beside the event loop: grpc and what comes with it take some 0.3 s, once, and other triggers share it."""
+    await asyncio.to_thread(importlib.import_module, module)
+
+
 def failed(error: SameshotError) -> Event:
     from sameshot.steps.results import shortened
 
     return {"kind": "error", "error": type(error).__name__, "message": shortened(str(error), 1000)}
 
 
-async def cancelled(request: CaptureRequest, capture_id: str, wait_s: float = CANCEL_WAIT_S) -> str:
+async def cancelled(request: CaptureRequest, capture_id: str, wait_s: float) -> str:
     """Cancel by id (never by key: a late cancel must not hit a newer attempt's capture); what that did, in words.
 
-    Raises no error of ours, and takes little longer than `wait_s`.
+    Raises no error of ours, and takes at most a second longer than `wait_s`.
     """
+    await load("sameshot.steps.cancel")
     from sameshot.errors import SameshotError
     from sameshot.steps.cancel import cancel_async
 

@@ -79,9 +79,10 @@ class SameshotCaptureTrigger(BaseTrigger):
     async def on_kill(self) -> None:
         """Cancels the capture, by its id. It may run after the next attempt has begun: that has another capture."""
         from sameshot.steps.request import CaptureRequest
-        from sameshot_airflow.settle import cancelled
+        from sameshot_airflow import settle
 
-        self.log.info(await cancelled(CaptureRequest.of(self.request), self.capture_id))
+        request = CaptureRequest.of(self.request)
+        self.log.info(await settle.cancelled(request, self.capture_id, settle.CANCEL_WAIT_S))
 
     async def cleanup(self) -> None:
         """Nothing: it also runs when the triggerer is restarted, and then the capture must go on."""

@@ -52,11 +52,13 @@ class SameshotJobTrigger(BaseTrigger):
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        from sameshot_airflow.settle import failed, load
+
+        await load("sameshot.steps.ready")
         from sameshot.errors import SameshotError
         from sameshot.steps.preflight import wait_until_clear
         from sameshot.steps.ready import wait_until_ready
         from sameshot.steps.request import CaptureRequest
-        from sameshot_airflow.settle import failed
 
         try:
             request = CaptureRequest.of(self.request)
