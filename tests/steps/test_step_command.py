@@ -1,0 +1,251 @@
+"""`sameshot step NAME` as an engine runs it: flags in, one JSON file out, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+
+from sameshot.cli.main import Terminated
+from sameshot.cli.step.frame import reporting
+from sameshot.errors import PartialCapture, UsageError
+from sameshot.model import CaptureState, FailureReason, TargetState
+from sameshot.steps.capture import begin
+from sameshot.steps.results import CancelResult, CaptureResult
+from support.coordination import in_loop, until
+from support.fake_agent import JOB, deliver, failing, stay
+from support.step_requests import by_rank, request, training
+
+SHORT = ("--duration", "1s", "--activities", "cpu,cuda", "--caller", "ana")
+
+
+async def started(folder: Path, *arguments: str) -> asyncio.subprocess.Process:
+    """With a result file and a result folder of this name."""
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "sameshot.cli.main", "step", *arguments),
+        *("--result", str(folder / "out" / "result.json"), "--result-dir", str(folder / "values")),
+        env={**os.environ, "SAMESHOT_RUNTIME_DIR": str(folder / "runs")},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def step(folder: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """(exit code, the result file, standard error)"""
+    return await ended(folder, await started(folder, *arguments))
+
+
+async def ended(folder: Path, process: asyncio.subprocess.Process) -> tuple[int, dict[str, Any], str]:
+    out, err = await process.communicate()
+    assert out == b""
+    assert b"Traceback" not in err, err.decode()
+    told = json.loads((folder / "out" / "result.json").read_bytes())
+    assert told["exit_code"] == process.returncode
+    assert [name for name in os.listdir(folder / "out") if name != "result.json"] == []
+    for name, value in told.items():  # the same, one by one
+        text = (folder / "values" / name).read_text()
+        assert (
+            (text == value) if isinstance(value, str) else (text == "" if value is None else json.loads(text) == value)
+        )
+    assert process.returncode is not None
+    return process.returncode, told, err.decode()
+
+
+@in_loop
+async def test_a_capture_leaves_every_field_of_its_result_in_the_file(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        code, told, err = await step(tmp_path, "capture", "--address", client.address, "--key", "k1", *SHORT)
+        assert code == 0
+        view = await client.get(request_key="k1")
+        assert set(told) == {"step", "error", *CaptureResult.__struct_fields__}
+        assert (told["step"], told["error"], told["outcome"]) == ("capture", "", "SUCCEEDED")
+        assert (told["capture_id"], told["manifest_uri"]) == (view.capture_id, view.manifest_uri)
+        assert told["shards"] == ["0/2", "1/2"]
+        assert told["job"] == msgspec.to_builtins(JOB)
+        assert msgspec.convert(told, CaptureResult).capture_id == view.capture_id
+        assert "SUCCEEDED, 2 of 2 archived" in err
+
+        agent.workers = []
+        again = await step(tmp_path, "capture", "--address", client.address, "--key", "k1", *SHORT)
+        assert (again[0], again[1]["capture_id"]) == (0, view.capture_id)
+
+
+@in_loop
+async def test_a_partial_capture_is_told_with_exit_code_3_or_as_a_warning(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = by_rank(r0=deliver, r1=failing(FailureReason.WORKER_EXITED, "it ended"))
+        arguments = ("capture", "--address", client.address, "--key", "k1", *SHORT)
+        code, told, err = await step(tmp_path, *arguments)
+        assert (code, told["error"], told["missing"]) == (3, "PartialCapture", "1")
+        assert "rank 1: WORKER_EXITED, it ended" in err
+        code, told, err = await step(tmp_path, *arguments, "--min-ranks", "1")
+        assert (code, told["error"]) == (0, "")
+        assert "warning: " in err
+        assert "rank 1: WORKER_EXITED" in told["warning"]
+
+
+@in_loop
+async def test_a_step_that_is_skipped_succeeds_and_one_that_fails_says_why(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        other = await begin(request(client, "other", caller="ben"))
+        await until(lambda: other.capture_id in agent.accepted)
+        arguments = ("capture", "--address", client.address, "--key", "k1", *SHORT)
+        code, told, _ = await step(tmp_path, *arguments, "--if-busy", "skip")
+        assert (code, told["capture_id"], told["error"]) == (0, "", "")
+        assert other.capture_id in told["message"]
+        code, told, err = await step(tmp_path, *arguments, "--if-busy", "fail")
+        assert (code, told["error"], told["request_key"]) == (75, "JobBusy", "k1")
+        assert told["message"] in err
+        code, told, _ = await step(tmp_path, *arguments, "--attempt", "4")
+        assert (code, told["error"]) == (6, "OtherAttempt")
+
+
+@in_loop
+async def test_a_step_whose_time_is_over_has_cancelled(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        code, told, _ = await step(
+            tmp_path, "capture", "--address", client.address, "--key", "k1", "--timeout", "2s", *SHORT
+        )
+        assert (code, told["error"], told["timed_out"]) == (7, "CaptureCancelled", True)
+        assert (await client.get(request_key="k1")).state is CaptureState.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "name"), [(signal.SIGTERM, 143, "Terminated"), (signal.SIGINT, 130, "Interrupted")]
+)
+def test_a_signal_leaves_the_capture_running_and_the_file_says_so(
+    tmp_path: Path, number: signal.Signals, code: int, name: str
+) -> None:
+    @in_loop
+    async def test() -> None:
+        async with training(tmp_path) as (agent, client):
+            agent.script = stay(TargetState.CONSUMED)
+            arguments = ("capture", "--address", client.address, "--key", "k1", *SHORT)
+            process = await started(tmp_path, *arguments)
+            await until(lambda: agent.calls.count("GetFacts") > 2)
+            view = await client.get(request_key="k1")
+            assert process.stderr is not None
+            await process.stderr.readline()  # the first news: the step knows its capture
+            process.send_signal(number)
+            got, told, _ = await ended(tmp_path, process)
+            assert (got, told["error"], told["capture_id"]) == (code, name, view.capture_id)
+            assert f"Capture {view.capture_id} goes on" in told["message"]
+            assert told["manifest_uri"] == view.manifest_uri
+
+            now = await client.get(view.capture_id)
+            assert now.state is CaptureState.COLLECTING
+            assert not now.cancel_requested
+            assert "Withdraw" not in agent.calls
+            agent.script = deliver
+            got, told, _ = await step(tmp_path, *arguments)  # what an engine's retry does
+            assert (got, told["capture_id"]) == (0, view.capture_id)
+
+    test()
+
+
+@in_loop
+async def test_cancel_by_id_and_by_key_and_of_what_nobody_knows(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        view = await begin(request(client))
+        await until(lambda: view.capture_id in agent.accepted)
+        by = ("--address", client.address, "--caller", "ana")
+        code, told, _ = await step(tmp_path, "cancel", "--key", "k1", *by)
+        assert (code, told["capture_id"], told["state"], told["was_over"]) == (0, view.capture_id, "CANCELLED", False)
+        assert set(told) == {"step", "error", *CancelResult.__struct_fields__}
+        code, told, _ = await step(tmp_path, "cancel", view.capture_id, *by)
+        assert (code, told["state"], told["was_over"]) == (0, "CANCELLED", True)
+        code, told, _ = await step(tmp_path, "cancel", "0" * 32, *by)
+        assert (code, told["error"], told["state"]) == (5, "UnknownCapture", "UNKNOWN")
+        code, told, _ = await step(tmp_path, "cancel", *by)
+        assert (code, told["error"]) == (2, "UsageError")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "error"),
+    [
+        (("--duration", "soon"), 2, "InvalidSpec"),
+        (("--activities", "gpu"), 2, "InvalidSpec"),
+        (("--min-ranks", "0"), 2, "UsageError"),
+        (("--timeout", "0s"), 2, "UsageError"),
+        (("--address", "nowhere"), 2, "UsageError"),
+        (("--job", "nobody"), 6, "NoSuchJob"),
+    ],
+)
+def test_what_can_not_be_done_leaves_a_result_too(
+    tmp_path: Path, arguments: Sequence[str], code: int, error: str
+) -> None:
+    @in_loop
+    async def test() -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "result.json").write_text('{"exit_code": 0}')  # of an earlier try
+        got, told, err = await step(tmp_path, "capture", "--key", "k1", *arguments)
+        assert (got, told["error"], told["request_key"]) == (code, error, "k1")
+        assert set(told) == {"step", "exit_code", "error", "message", "request_key"}
+        assert told["message"] in err
+
+    test()
+
+
+# ---- the frame, for steps of any kind
+
+
+def test_a_result_that_can_not_be_written_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = []
+    with pytest.raises(UsageError, match="can't be written"), reporting("x", tmp_path / "file" / "result.json"):
+        done.append("the step")
+    assert done == []
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "name"),
+    [
+        (PartialCapture("rank 1"), 3, "PartialCapture"),
+        (ZeroDivisionError("oops"), 1, "ZeroDivisionError"),
+        (Terminated(143), 143, "Terminated"),
+        (KeyboardInterrupt(), 130, "Interrupted"),
+    ],
+)
+def test_however_a_step_breaks_off_its_file_says_so_and_the_error_goes_on(
+    tmp_path: Path, error: BaseException, code: int, name: str
+) -> None:
+    file = tmp_path / "result.json"
+
+    def run() -> None:
+        with reporting("x", file) as report:
+            report.knows(shard="0/4")
+            report.when_signalled = "Nothing is lost."
+            raise error
+
+    with pytest.raises(type(error)):
+        run()
+    told = json.loads(file.read_bytes())
+    assert (told["step"], told["exit_code"], told["error"], told["shard"]) == ("x", code, name, "0/4")
+    assert ("Nothing is lost." in told["message"]) == (code > 128)
+
+
+def test_a_file_that_is_being_replaced_is_never_seen_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "result.json"
+    replaced = []
+
+    def replace(source: Path, target: Path) -> None:
+        replaced.append((json.loads(Path(source).read_bytes())["step"], Path(target).exists()))
+        Path(source).rename(target)
+
+    monkeypatch.setattr("os.replace", replace)
+    with pytest.raises(typer.Exit), reporting("x", file) as report:
+        report.done(CancelResult(capture_id="c", state="CANCELLED"))
+    assert replaced == [("x", False)]
