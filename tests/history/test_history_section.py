@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import re
+import urllib.parse
 
 import msgspec
 import pytest
@@ -124,6 +125,27 @@ def test_only_what_a_browser_opens_as_a_page_is_linked(uri: str | None, opens: b
 def test_the_own_report_is_not_linked_from_itself() -> None:
     text = render(full(3), more=[made(series([100.0] * 3, report_uri="https://r/x"), current="c002")])
     assert [each["href"] for each in Elements(text).all("a")].count("https://r/x") == 2
+
+
+@pytest.mark.parametrize("root", ["s3://results/deep", "file:///tmp/my%20results"])
+def test_reports_below_the_same_results_are_linked_from_where_this_one_lies(root: str) -> None:
+    def uri(number: int) -> str:
+        return f"{root}/captures/team/bert-{number}/0/c{number:03d}/report.html"
+
+    rows = [msgspec.structs.replace(each, report_uri=uri(at)) for at, each in enumerate(series([100.0] * 4))]
+    rows[1] = msgspec.structs.replace(rows[1], report_uri=uri(1).replace(root, f"{root}2"))
+    rows[2] = msgspec.structs.replace(rows[2], report_uri=f"{root}/captures/../../x/report.html")
+    outside = [
+        each["href"] or "" for each in Elements(render(full(3), more=[made(rows, current="c003")])).all("a")
+        if not (each["href"] or "").startswith("#")
+    ]  # fmt: skip
+    served = uri(3).replace(root, "https://reports.example")
+    assert [urllib.parse.urljoin(served, each) for each in outside] == [
+        "https://reports.example/captures/team/bert-0/0/c000/report.html"
+    ]
+    assert "as long as this page lies among its results" in render(full(3), more=[made(rows, current="c003")])
+    without = made(rows)
+    assert "../" not in render(full(3), more=[without]), "from nowhere there is no way"
 
 
 def test_in_a_report_it_stands_before_the_method_and_in_the_contents() -> None:

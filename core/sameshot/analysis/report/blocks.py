@@ -28,7 +28,7 @@ class Cell(msgspec.Struct, frozen=True):
     css: str = ""
     title: str = ""
     pieces: tuple[Piece, ...] = ()  # a small bar instead of text
-    href: str = ""  # to another page, only followed by a click; whoever makes the cell lets nothing but http(s) through
+    href: str = ""  # to another page, by a click only: whoever makes the cell lets through http(s) and relative ones
 
     @property
     def known(self) -> bool:

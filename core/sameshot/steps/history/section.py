@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
 import sameshot
@@ -26,10 +27,13 @@ from sameshot.analysis.report.blocks import (
 )
 from sameshot.analysis.report.page import page
 from sameshot.analysis.text import count, ms
+from sameshot.model import JobRef
+from sameshot.steps import places
 from sameshot.steps.history.row import HistoryRow
 from sameshot.steps.history.trend import RELEVANT, Change, Trend, trend, usable, when
 from sameshot.steps.results import shortened
 
+_PLAIN = re.compile(r"[A-Za-z0-9._-]+(?:/[A-Za-z0-9._-]+)*")  # the same on every store and in every link
 _DRAWN = 100  # captures in the drawing
 _LISTED = 20
 _GRADES = {Change.SLOWER: "bad", Change.FASTER: "good"}
@@ -41,8 +45,10 @@ def section(
 ) -> Section | None:  # fmt: skip
     """One series: its trend in a sentence, its time per step drawn, and its last captures; None without any row.
 
-    `current` is the id of the capture whose report this is. Earlier reports are linked where they can be opened, at
-    http(s) addresses only. `warnings` are those of reading the rows; `ident` must be another one for each section.
+    `current` is the id of the capture whose report this is. Earlier reports are linked where they can be opened: at
+    http(s) addresses, and those that lie below the same results_uri as this one, from there, so that the links work
+    wherever all results are served. `warnings` are those of reading the rows; `ident` must be another one for each
+    section.
     """
     if not rows:
         return None
@@ -155,6 +161,8 @@ def _scale(most: int) -> tuple[int, int]:
 
 def _table(ordered: Sequence[HistoryRow], found: Trend, current: str | None, ident: str) -> Table:
     shown = list(reversed(ordered[-_LISTED:]))
+    here = next((row for row in ordered if row.capture_id == current), None)
+    cells = [_cells(row, here) for row in shown]
     first = None if found.found is None else found.found.first.key
     more = len(ordered) - len(shown)
     return Table(
@@ -166,23 +174,30 @@ def _table(ordered: Sequence[HistoryRow], found: Trend, current: str | None, ide
          words.numbers("exposed communication"), words.numbers("data wait"), words.numbers("host-bound"),
          words.times("waiting", "For late ranks, per step and rank"), words.words("late"), words.words("image"),
          words.words("commit")),
-        tuple(Row(_cells(row, current), row.key == first) for row in shown),
-        note="Where the level changed is marked." if any(row.key == first for row in shown) else "",
+        tuple(Row(each, row.key == first) for each, row in zip(cells, shown, strict=True)),
+        note=" ".join(_notes(cells, marked=any(row.key == first for row in shown))),
         first=_LISTED,
         left_out=f"{count(more, 'earlier capture')} in the history" if more else "",
     )  # fmt: skip
 
 
-def _cells(row: HistoryRow, current: str | None) -> tuple[Cell, ...]:
+def _notes(cells: Sequence[tuple[Cell, ...]], *, marked: bool) -> Iterator[str]:
+    if marked:
+        yield "Where the level changed is marked."
+    if any(cell.href.startswith("../") for row in cells for cell in row):
+        yield "Earlier reports open as long as this page lies among its results."
+
+
+def _cells(row: HistoryRow, here: HistoryRow | None) -> tuple[Cell, ...]:
     numbers = row.headline
-    this = row.capture_id == current
+    this = here is not None and row.capture_id == here.capture_id
     return (
         Cell(when(row), value=row.captured_at, css="tight"),
         Cell(
             f"{row.capture_id}{' (this one)' if this else ''}",
             css="mono tight",
             title=row.job,
-            href="" if this else openable(row.report_uri),
+            href="" if this else openable(row.report_uri) or _from(here, row),
         ),
         Cell(row.outcome.value.lower()),
         Cell(f"{row.analysed_ranks} of {row.expected_ranks}", css="tight"),
@@ -209,3 +224,18 @@ def openable(uri: str | None) -> str:
     except ValueError:
         return ""
     return uri if parts.scheme in ("http", "https") and parts.netloc else ""
+
+
+def _from(here: HistoryRow | None, row: HistoryRow) -> str:
+    """The way from one report to another below the same results_uri; "" where there is none."""
+    if here is None or not here.report_uri or not row.report_uri:
+        return ""
+    job = JobRef(here.namespace, here.job, here.job_uid, here.attempt)
+    own = f"{places.capture_folder(job, here.capture_id)}/report.html"
+    if not here.report_uri.endswith(f"/{own}"):
+        return ""
+    root = here.report_uri.removesuffix(own)
+    rest = row.report_uri.removeprefix(root)
+    if rest == row.report_uri or not _PLAIN.fullmatch(rest) or ".." in rest:
+        return ""
+    return "../" * own.count("/") + rest
