@@ -5,7 +5,8 @@
         return {"job": "bert", "duration": "4s" if logical_date.hour < 6 else "1s"}
 
 The function returns options of `SameshotCaptureOperator` as a dict; those that it leaves out are the decorator's.
-None or an empty dict changes nothing.
+None or an empty dict changes nothing. A retry of the task calls the function again and asks for the same picture, so it
+should return the same then: another one under the same request key is refused.
 """
 
 from __future__ import annotations
@@ -46,8 +47,6 @@ class SameshotCaptureDecoratedOperator(DecoratedOperator, SameshotCaptureOperato
         op_kwargs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if kwargs.pop("multiple_outputs", None):
-            raise ValueError("@task.sameshot_capture has one result, the capture's; leave multiple_outputs out.")
         super().__init__(python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs)
 
     def execute(self, context: Context) -> Any:
@@ -73,9 +72,14 @@ class SameshotCaptureDecoratedOperator(DecoratedOperator, SameshotCaptureOperato
 def sameshot_capture_task(
     python_callable: Callable[..., Mapping[str, Any] | None] | None = None, **kwargs: Any
 ) -> TaskDecorator:
-    """What `@task.sameshot_capture` is; options of the operator may be given here, too."""
+    """What `@task.sameshot_capture` is; options of the operator may be given here, too.
+
+    Airflow takes a function that is annotated to return a dict for one with several outputs; here the dict is what to
+    ask for, and the output is the capture's result.
+    """
     return task_decorator_factory(
         python_callable=python_callable,
+        multiple_outputs=False,
         decorated_operator_class=SameshotCaptureDecoratedOperator,
         **kwargs,
     )
