@@ -363,3 +363,15 @@ def test_importing_the_history_brings_no_numpy_and_no_pyarrow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(done.stdout) == []
+
+
+def test_the_documented_columns_are_those_of_the_files_with_their_types() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    table = text.partition("| column | type | meaning |")[2].partition("\n\n")[0]
+    documented: dict[str, str] = {}
+    for line in table.splitlines()[2:]:
+        names, kinds, _ = (cell.strip() for cell in line.strip("|").split("|", 2))
+        columns = [name.strip(" `") for name in names.split(",")]
+        types = ["timestamp[us, tz=UTC]"] if kinds.startswith("timestamp") else kinds.split(", ")
+        documented |= zip(columns, types * (len(columns) if len(types) == 1 else 1), strict=True)
+    assert list(documented.items()) == [(field.name, str(field.type)) for field in dataset.arrow_schema()]

@@ -186,7 +186,7 @@ def decode(data: bytes) -> HistoryRow:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True).read()
+        table = pq.ParquetFile(io.BytesIO(data), page_checksum_verification=True).read(use_threads=False)
     except (pa.ArrowException, OSError) as error:
         said = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"it can't be read as Parquet ({said})") from None
