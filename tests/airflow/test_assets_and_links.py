@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -16,7 +17,7 @@ from airflow.sdk import Asset
 
 from sameshot.model import JobRef, Outcome
 from sameshot.steps.results import CaptureResult
-from sameshot_airflow.assets import announce, capture_asset, captures
+from sameshot_airflow.assets import announce, capture_asset, captures, new_captures
 
 RESULT = CaptureResult(
     capture_id="c1",

@@ -4,12 +4,13 @@
     schedule=[captures()]                           any capture
 
 An operator can't know its job's series when its DAG file is parsed, so it declares the alias `captures()` as its
-outlet and names the asset of the series when it knows it (`announce`). Airflow keeps events of tasks that succeed.
+outlet and names the asset of the series when it knows it (`announce`). Airflow keeps events of tasks that succeed. The
+DAG that was triggered asks `new_captures` what there is to look at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, quote
 
@@ -55,6 +56,22 @@ def announce(context: Mapping[str, Any], result: CaptureResult, outlets: Iterabl
         elif isinstance(outlet, Asset):
             events[outlet].extra.update(extra)
     return asset
+
+
+def new_captures(triggering_asset_events: Mapping[Any, Sequence[Any]]) -> list[dict[str, Any]]:
+    """In a task of a DAG that is scheduled on captures: what `event_extra` said of each, once, oldest first.
+
+    Airflow lists an event under its asset and again under the alias, and a run can stand for several events.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for event in sorted((each for events in triggering_asset_events.values() for each in events), key=_when):
+        if event.extra and "manifest_uri" in event.extra:
+            found.setdefault(event.extra["capture_id"], dict(event.extra))
+    return list(found.values())
+
+
+def _when(event: Any) -> Any:
+    return event.timestamp
 
 
 def event_extra(result: CaptureResult) -> dict[str, Any]:
