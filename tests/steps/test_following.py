@@ -75,6 +75,7 @@ async def test_whoever_comes_after_the_deadline_still_learns_how_it_ended(tmp_pa
         done = await client.wait((await client.start_capture(SPEC, "k1")).capture_id)
         result = await finish(request(client), done.capture_id, deadline=time.time() - 3600)
         assert (result.exit_code, result.timed_out) == (0, False)
+        assert (await follow(request(client), done.capture_id, deadline=time.time() - 3600)).published
         assert "Withdraw" not in agent.calls
 
 

@@ -52,7 +52,7 @@ from sameshot.steps.preflight import (
     wait_until_clear,
 )
 from sameshot.steps.request import Action, CaptureRequest
-from sameshot.steps.results import CaptureResult, shortened
+from sameshot.steps.results import CaptureResult, fitted, shortened
 from sameshot.steps.store import wait
 from sameshot.steps.verdict import Verdict, judge, missing
 
@@ -177,7 +177,7 @@ async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bo
     said = verdict.message
     if timed_out and verdict.exit_code:
         said = f"Not done within {request.timeout_s:g} s. {said}"
-    return CaptureResult(
+    result = CaptureResult(
         capture_id=view.capture_id,
         request_key=view.request_key or request.request_key,
         n=view.n,
@@ -199,6 +199,7 @@ async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bo
         message=shortened(said),
         warning=verdict.warning,
     )
+    return fitted(result)
 
 
 async def _give_up(
