@@ -258,6 +258,14 @@ def test_tables_that_are_not_those_of_the_summary_are_refused(tmp_path: Path, da
         reduce(str(manifest), str(results))
 
 
+def test_the_tables_of_one_rank_do_not_pass_for_those_of_another(tmp_path: Path) -> None:
+    manifest, results = gpu(tmp_path), tmp_path / "results"
+    folder = path_of(analyze_rank(str(manifest), "0/1", str(results)).summaries_uri)
+    (folder / "2.tables").write_bytes((folder / "1.tables").read_bytes())
+    with pytest.raises(VerificationFailed, match=r"rank 2 .*other tables than its summary states"):
+        reduce(str(manifest), str(results))
+
+
 def test_ranks_that_were_analysed_differently_are_not_joined(tmp_path: Path) -> None:
     manifest, results = gloo(tmp_path), str(tmp_path / "results")
     analyze_rank(str(manifest), "0/2", results)
@@ -373,7 +381,7 @@ def test_who_wants_no_history_gets_none(tmp_path: Path) -> None:
     assert not (tmp_path / "results" / "history").exists()
 
 
-def test_trouble_with_the_history_is_an_error_and_the_report_is_there_all_the_same(tmp_path: Path) -> None:
+def test_a_row_that_can_not_be_written_is_an_error_and_the_report_is_there_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "history").write_text("a file, not a folder")
     with pytest.raises(StorageError, match="history"):

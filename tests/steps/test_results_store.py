@@ -214,3 +214,18 @@ def test_a_store_that_refuses_results_is_a_reason_to_try_again_and_says_which(en
             analyze_rank(str(local), "0/1", "s3://results-d/all")
         assert caught.value.exit_code == 75
         analyze_rank(str(local), "0/1", "s3://results-d/all")
+
+
+def test_a_history_that_can_not_be_read_is_an_error_and_the_report_is_there_all_the_same(
+    endpoint: str, tmp_path: Path
+) -> None:
+    local = archive(tmp_path / "archive", GlooJob(seed=1, ranks=2).traces())
+    make_bucket(endpoint, "results-e")
+    with FaultyProxy(endpoint) as proxy, s3_environment(proxy.url):
+        proxy.add(Fault.DENIED, method="GET", query="list-type")
+        with pytest.raises(StorageError, match="history"):
+            analyze(str(local), "s3://results-e/all")
+        assert proxy.count(fault=Fault.DENIED) == 1
+    names = [each["Key"] for each in s3_client(endpoint).list_objects_v2(Bucket="results-e")["Contents"]]
+    assert f"all/{CAPTURE}/report.html" in names
+    assert not [name for name in names if "/history/" in name]  # a row points at a report that shows it
