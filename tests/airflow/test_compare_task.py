@@ -37,6 +37,9 @@ def later(results: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
     for day, (name, (before, after)) in enumerate(kinds.items(), 10):
         made[f"{name} before"] = capture(folder, f"{name}-1", day=day, series=name, **before)
         made[name] = capture(folder, f"{name}-2", day=day + 10, series=name, **after)
+    made["after partial before"] = capture(folder, "partial-1", day=8, series="partial", ranks=3)
+    made["after partial between"] = capture(folder, "partial-2", day=9, series="partial", ranks=3, without=(1,))
+    made["after partial"] = capture(folder, "partial-3", day=10, series="partial", ranks=3)
     made["first"] = capture(folder, "first", series="first")
     for path in made.values():
         analyze(str(path), results)
@@ -97,6 +100,17 @@ def test_the_earlier_capture_may_be_named(later: dict[str, Path], results: str) 
     assert (found.before_capture_id, failed) == ("faster-2", True)
     for nothing in (None, "", "None"):  # what templates make of a param that isn't set
         assert compared(later["slower"], results, before=nothing)[0].before_capture_id == "slower-1"
+
+
+@pytest.mark.parametrize(
+    ("min_ranks", "before"),
+    [(None, "partial-1"), ("None", "partial-1"), (2, "partial-2"), ("2", "partial-2")],
+)
+def test_who_accepts_missing_ranks_accepts_them_of_the_earlier_capture(
+    later: dict[str, Path], results: str, min_ranks: int | str | None, before: str
+) -> None:
+    found, _ = compared(later["after partial"], results, min_ranks=min_ranks, on_regression="report")
+    assert found.before_capture_id == before
 
 
 @pytest.mark.parametrize("threshold", ["a tenth", "10%", "", -0.1, float("nan")])
@@ -192,6 +206,20 @@ with DAG("one_branch", schedule=None, default_args={"retries": 0}) as one_branch
         if_regressed="alert",
     )
     lone >> [say("alert"), say("onwards")]
+
+with DAG("detour", schedule=None, default_args={"retries": 0}) as detour:
+    fork = SameshotCompareOperator(
+        task_id="compare",
+        manifest_uri="{{ dag_run.conf['manifest'] }}",
+        results_uri="{{ dag_run.conf['results'] }}",
+        on_regression="branch",
+        if_regressed="alert",
+        otherwise="go_on",
+    )
+    go_on = say("go_on", trigger_rule="none_failed_min_one_success")
+    fork >> [say("alert"), go_on]
+    dag_alert = detour.get_task("alert")
+    dag_alert >> go_on
 """
 
 
@@ -249,3 +277,10 @@ def test_one_branch_alone_is_enough(branched: Run, kind: str, alert: str) -> Non
     run = branched("one_branch", kind)
     assert run.states == {"compare": "success", "alert": alert, "onwards": "success"}
     assert run.results["compare"]["after_capture_id"] == f"{kind}-2"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("kind", "alert"), [("slower", "success"), ("same", "skipped")])
+def test_what_also_comes_after_the_branch_that_is_taken_still_runs(branched: Run, kind: str, alert: str) -> None:
+    run = branched("detour", kind)
+    assert run.states == {"compare": "success", "alert": alert, "go_on": "success"}

@@ -110,7 +110,7 @@ def test_options_reach_the_tasks_that_they_are_for() -> None:
         True,
         "skip",
     )
-    assert (capture.min_ranks, reduce.min_ranks, group.compare.accept_partial) == (3, 3, True)
+    assert (capture.min_ranks, reduce.min_ranks, group.compare.min_ranks) == (3, 3, 3)
     assert (reduce.image, reduce.commit, reduce.history) == ("trainer:7", "{{ params.commit }}", False)
     assert {each.sameshot_conn_id for each in (capture, reduce, group.compare)} == {"gpus"}
     assert {each.results_uri for each in (reduce, group.compare)} == {"/results"}

@@ -2,9 +2,9 @@
 
 with DAG("nightly", schedule="0 3 * * *", catchup=False):
     bert = profile_job("bert", duration="2s", min_ranks=60, compare_threshold=0.1)
-    bert >> publish(bert.reduce.output["report_uri"])
+    bert >> publish(bert.reduce.output)        # a @task that is given a dict: report_uri, headline, trend, …
 
-    profile_jobs(find_jobs(), duration="2s")           # every job that a task found, mapped
+    profile_jobs(find_jobs(), duration="2s")   # every job whose name a task found, mapped
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def profile_job(
         if compare_threshold is not None:
             compared = SameshotCompareOperator(
                 task_id="compare",
-                accept_partial=min_ranks is not None,
+                min_ranks=min_ranks,
                 threshold=compare_threshold,
                 on_regression=on_regression,
                 if_regressed=if_regressed,

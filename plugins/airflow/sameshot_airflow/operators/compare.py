@@ -45,7 +45,7 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
     XCom: a `sameshot.steps.results.CompareResult`; also when the task fails.
 
     :param before: the manifest of the capture to compare with; default: the series' previous successful one.
-    :param accept_partial: also look at earlier captures that lack ranks.
+    :param min_ranks: as for the capture: where it is set, the earlier capture may lack ranks, too.
     :param threshold: as a share of the earlier step time: 0.1 is ten percent.
     :param on_regression: `fail`, `report` (the result says it) or `branch` (not in what is mapped: Airflow does not
         follow branches there).
@@ -57,7 +57,7 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
     The others are those of `FinishedCaptureOperator`.
     """
 
-    template_fields: Sequence[str] = (*FinishedCaptureOperator.template_fields, "before", "threshold")
+    template_fields: Sequence[str] = (*FinishedCaptureOperator.template_fields, "before", "min_ranks", "threshold")
     operator_extra_links = (SameshotComparisonLink(), SameshotManifestLink())
     inherits_from_skipmixin = True
 
@@ -65,7 +65,7 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
         self,
         *,
         before: str | None = None,
-        accept_partial: bool = False,
+        min_ranks: int | str | None = None,
         threshold: float | str = 0.1,
         on_regression: OnRegression | str = OnRegression.FAIL,
         if_regressed: str | Iterable[str] = (),
@@ -74,7 +74,7 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
     ) -> None:
         super().__init__(**kwargs)
         self.before = before
-        self.accept_partial = accept_partial
+        self.min_ranks = min_ranks
         self.threshold = threshold
         self.on_regression = OnRegression(on_regression)
         self.if_regressed = _ids(if_regressed)
@@ -102,7 +102,7 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
                 self.where_results_go(),
                 expected_sha256=digest,
                 before=options.text(self.before),
-                accept_partial=self.accept_partial,
+                accept_partial=options.whole(self.min_ranks, "min_ranks") is not None,
                 threshold=_share(self.threshold),
                 progress=self.progress(),
             )
