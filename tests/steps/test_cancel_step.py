@@ -15,7 +15,7 @@ from sameshot.steps.cancel import cancel_async
 from sameshot.steps.capture import begin, run
 from sameshot.steps.results import to_json
 from support.coordination import in_loop, until, until_view
-from support.fake_agent import failing, stay
+from support.fake_agent import JOB, failing, stay
 from support.step_requests import by_rank, request, training
 
 
@@ -60,7 +60,9 @@ async def test_a_late_cancel_of_one_attempt_never_hits_the_next(tmp_path: Path) 
         assert not now.state.terminal
         assert not now.cancel_requested
 
-        by_key = await cancel_async(client.address, request_key="k1", caller="ana")  # all that an exit handler knows
+        by_key = await cancel_async(
+            client.address, request_key="k1", caller="ana", uid=JOB.uid
+        )  # all that an exit handler knows
         assert (by_key.capture_id, by_key.state) == (second.capture_id, "CANCELLED")
 
 

@@ -161,6 +161,9 @@ async def test_a_job_that_ends_before_it_could_be_asked_is_told_as_such(tmp_path
     async with training(tmp_path, armed=False) as (_, client):
         started = await client.start_capture(SPEC, "k1")
         result = await finish(request(client), started.capture_id)
+        skipped = await finish(request(client, if_unavailable=Action.SKIP), started.capture_id)
+    assert skipped.skipped
+    assert "Nothing was captured of train" in skipped.message
     assert (result.exit_code, result.outcome, result.published) == (6, Outcome.FAILED, False)
     with pytest.raises(NoSuchJob, match="Nothing was captured of train"):
         accept(result)

@@ -207,6 +207,18 @@ async def test_more_waiters_than_the_policy_lets_queue_wait_for_their_turn(tmp_p
 
 
 @in_loop
+async def test_many_that_start_at_the_same_moment_all_get_their_turn_though_the_policy_lets_one(tmp_path: Path) -> None:
+    async with training(tmp_path, policy=CapturePolicy(max_captures_at_once=1)) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        all_of_them = [asyncio.create_task(run(request(client, f"k{each}"))) for each in range(3)]
+        await until(lambda: agent.accepted)
+        agent.script = deliver
+        results = await asyncio.gather(*all_of_them)
+    assert [result.outcome for result in results] == [Outcome.SUCCEEDED] * 3
+    assert len({result.capture_id for result in results}) == 3
+
+
+@in_loop
 async def test_an_unavailable_job_is_waited_for_until_it_is_there(tmp_path: Path) -> None:
     async with training(tmp_path, armed=False) as (agent, client):
         said: list[str] = []

@@ -12,7 +12,7 @@ from sameshot.client import CaptureView
 from sameshot.errors import UnknownCapture, Unreachable
 from sameshot.steps.patience import patiently
 from sameshot.steps.preflight import dialled
-from sameshot.steps.results import CancelResult, shortened
+from sameshot.steps.results import CancelResult, fitted, shortened
 from sameshot.steps.store import wait
 from sameshot.steps.verdict import had_targets
 
@@ -28,8 +28,9 @@ async def cancel_async(
 ) -> CancelResult:
     """Cancel, and say what that really did; a capture that is over stays what it is, so this may be repeated.
 
-    Waits at most `wait_s` for the manifest of a capture that had just converged. A capture that nobody knows gives a
-    result with exit code 5. Raises NoSuchJob, Unreachable, Denied, UsageError.
+    Waits at most `wait_s` for the manifest of a capture that had just converged. `uid` tells jobs of this machine apart
+    that have the same name. A capture that nobody knows gives a result with exit code 5. Raises NoSuchJob, Unreachable,
+    Denied, UsageError.
     """
     try:
         view, was_over = await end(address, capture_id, request_key=request_key, caller=caller, uid=uid, wait_s=wait_s)
@@ -37,13 +38,15 @@ async def cancel_async(
         return CancelResult(
             capture_id=capture_id or "", state="UNKNOWN", exit_code=error.exit_code, message=shortened(str(error))
         )
-    return CancelResult(
-        capture_id=view.capture_id,
-        state=view.state.value,
-        withdrawn=shortened(view.withdrawn),
-        archived=view.archived,
-        was_over=was_over,
-        message=shortened(_words(view, was_over)),
+    return fitted(
+        CancelResult(
+            capture_id=view.capture_id,
+            state=view.state.value,
+            withdrawn=shortened(view.withdrawn),
+            archived=view.archived,
+            was_over=was_over,
+            message=shortened(_words(view, was_over)),
+        )
     )
 
 
@@ -53,10 +56,11 @@ def cancel(
     *,
     request_key: str | None = None,
     caller: str | None = None,
+    uid: str | None = None,
     wait_s: float = 10.0,
 ) -> CancelResult:
     """`cancel_async` for callers without an event loop, and for signal handlers that interrupt one."""
-    return wait(cancel_async(address, capture_id, request_key=request_key, caller=caller, wait_s=wait_s))
+    return wait(cancel_async(address, capture_id, request_key=request_key, caller=caller, uid=uid, wait_s=wait_s))
 
 
 async def end(

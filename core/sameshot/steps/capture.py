@@ -17,7 +17,6 @@ import time
 
 import msgspec
 
-from sameshot import manifest
 from sameshot.client import AsyncClient, CaptureView
 from sameshot.errors import (
     CaptureCancelled,
@@ -27,6 +26,7 @@ from sameshot.errors import (
     JobBusy,
     NoSuchJob,
     PartialCapture,
+    PolicyRefused,
     SameshotError,
     TryAgain,
     UnknownCapture,
@@ -35,7 +35,7 @@ from sameshot.errors import (
 )
 from sameshot.manifest import Manifest
 from sameshot.model import CaptureState
-from sameshot.steps.archive import read_manifest
+from sameshot.steps.archive import decoded, read_manifest
 from sameshot.steps.cancel import end
 from sameshot.steps.follow import Seen, follow
 from sameshot.steps.patience import patiently
@@ -87,7 +87,11 @@ async def begin(request: CaptureRequest) -> CaptureView:
             known = await _known(client, request)
             if known is None:
                 await check(client, request)
-            view = await client.start_capture(request.spec, request.request_key)
+            try:
+                view = await client.start_capture(request.spec, request.request_key)
+            except PolicyRefused:
+                await check(client, request)  # the job may be busy by now; then that is the better reason
+                raise
             if known is None:
                 await _check_turn(client, request, view)
             return view
@@ -168,6 +172,8 @@ async def finish(
 async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bool = False) -> CaptureResult:
     """What came of a capture, and whether that is enough for this request; reads the manifest for its digest."""
     verdict, sha256 = judge(view, request.min_ranks), None
+    if verdict.exit_code == NoSuchJob.exit_code and request.if_unavailable is Action.SKIP:
+        return skipped(request, NoSuchJob(verdict.message))  # its workers went between the preflight and the dispatch
     if view.published:
         try:
             sha256 = (await _manifest(request, view)).sha256
@@ -239,7 +245,7 @@ async def _manifest(request: CaptureRequest, view: CaptureView) -> Manifest:
     """
     try:
         async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
-            read = manifest.decode(await client.manifest(view.capture_id))
+            read = await decoded(await client.manifest(view.capture_id))
     except (TryAgain, NoSuchJob, UnknownCapture):
         read = await read_manifest(view.manifest_uri)
     if read.capture.capture_id != view.capture_id:
