@@ -72,6 +72,23 @@ def test_what_has_no_manifest_is_not_announced(result: CaptureResult) -> None:
     assert not events.mock_calls
 
 
+def test_a_dag_that_was_triggered_sees_each_capture_once() -> None:
+    """Through the mapping that Airflow gives to tasks: every event stands in it under its asset and under the alias."""
+    from airflow.sdk.execution_time.context import TriggeringAssetEventsAccessor
+
+    def event(at: int, asset: str, extra: dict[str, Any] | None) -> Any:
+        aliases = [SimpleNamespace(name=captures().name)]
+        return SimpleNamespace(
+            asset=SimpleNamespace(name=asset, uri=asset), source_aliases=aliases, extra=extra, timestamp=at
+        )
+
+    one, two = ({"capture_id": name, "manifest_uri": f"s3://a/{name}"} for name in ("one", "two"))
+    events = [event(3, "sameshot://x/b", two), event(1, "sameshot://x/a", one), event(2, "other", None)]
+    given = TriggeringAssetEventsAccessor.build(events)
+    assert sum(len(listed) for listed in given.values()) == 6
+    assert new_captures(given) == [one, two]
+
+
 DAGS = """
 from airflow.sdk import DAG, Asset, BaseOperator
 from airflow.sdk.exceptions import AirflowFailException
