@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -250,3 +251,21 @@ def test_a_file_that_is_being_replaced_is_never_seen_in_parts(tmp_path: Path, mo
     with pytest.raises(typer.Exit), reporting("x", file) as report:
         report.done(CancelResult(capture_id="c", state="CANCELLED"))
     assert replaced == [("x", False)]
+
+
+def test_capturing_and_cancelling_need_no_more_than_a_plain_install() -> None:
+    blocked = ("backports.zstd", "isal", "jinja2", "numpy", "obstore", "pyarrow", "torch")
+    code = (
+        f"import sys; sys.modules |= dict.fromkeys({blocked!r}); import sameshot.steps.capture, sameshot.steps.cancel"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_steps_themselves_are_light_to_import() -> None:
+    heavy = ("asyncio", "grpc", "numpy", "pyarrow", "typer")
+    code = (
+        "import sys; from sameshot.steps import AIRFLOW, Action, CaptureRequest, CaptureResult\n"
+        f"raise SystemExit(str([name for name in {heavy!r} if name in sys.modules] or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.stderr.strip() == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -21,6 +22,12 @@ def rows(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
 
 
+def command(step: str) -> Any:
+    app = typer.Typer()
+    register(app)
+    return typer.main.get_command(app).commands["step"].commands[step]  # type: ignore[attr-defined]
+
+
 def test_the_table_of_engines_is_the_contracts_word_for_word() -> None:
     table = rows(PAGE[PAGE.index("## What engines give") :])
     columns = dict(zip(("airflow", "flyte", "kfp", "argo"), list(zip(*table, strict=True))[1:], strict=True))
@@ -32,17 +39,15 @@ def test_the_table_of_engines_is_the_contracts_word_for_word() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(STEPS))
-def test_every_step_is_on_it(name: str) -> None:
+def test_every_step_is_on_it_and_shows_an_example_in_its_help(name: str) -> None:
     assert f"| `{name}` |" in PAGE
+    assert f"Examples: sameshot step {name} " in command(name).epilog
 
 
 @pytest.mark.parametrize(("step", "result"), [("capture", CaptureResult), ("cancel", CancelResult)])
 def test_every_flag_and_field_of_capturing_and_cancelling_is_explained(step: str, result: type) -> None:
     section = PAGE[PAGE.index(f"\n## {step}\n") :].split("\n## ")[1]
-    app = typer.Typer()
-    register(app)
-    group = typer.main.get_command(app).commands["step"]  # type: ignore[attr-defined]
-    flags = [flag for each in group.commands[step].params for flag in each.opts if flag.startswith("--")]
+    flags = [flag for each in command(step).params for flag in each.opts if flag.startswith("--")]
     assert "--key" in flags
     shared = {"--result", "--result-dir"}  # of every step, explained once
     missing = [flag for flag in flags if f"`{flag}" not in section and not (flag in shared and f"`{flag}" in PAGE)]
