@@ -9,8 +9,8 @@ import msgspec
 from sameshot.manifest import build, decode, encode
 
 
-def redate(manifest: Path, hour: int) -> None:
-    """As if its targets had been frozen at that hour of a day."""
+def redate(manifest: Path, hour: int, minute: int = 0) -> None:
+    """As if its targets had been frozen at that time of a day."""
     found = decode(manifest.read_bytes())
-    dated = msgspec.structs.replace(found.capture, frozen_at=f"2026-11-30T{hour:02}:00:00Z")
+    dated = msgspec.structs.replace(found.capture, frozen_at=f"2026-11-30T{hour:02}:{minute:02}:00Z")
     manifest.write_bytes(encode(build(dated, list(found.targets))))

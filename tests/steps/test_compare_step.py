@@ -246,3 +246,19 @@ def test_summaries_of_single_shards_are_no_comparison(made: Path, series: Path, 
     half = compare(manifest_at(made, 2), str(tmp_path / "half"), before=manifest_at(made, 0))
     whole = compare(manifest_at(made, 2), str(series / "results"), before=manifest_at(made, 0))
     assert (half.verdict, half.slowdown, half.step_before_ns) == (whole.verdict, whole.slowdown, whole.step_before_ns)
+
+
+def test_an_earlier_capture_without_all_ranks_is_passed_over_unless_it_is_accepted(
+    made: Path, series: Path, tmp_path: Path
+) -> None:
+    run = GpuJob(hosts=1, gpus=2, steps=24, seed=5).run()
+    capture = import_run(tmp_path / "half", run, without=(0,), world_size=2, series="nightly", job="half")
+    redate(capture / "manifest.json", 1, minute=30)
+    assert analyze(str(capture), str(series / "results")).missing == "0"
+    strict = compare(manifest_at(made, 2), str(series / "results"))
+    assert strict.before_capture_id == id_of(made, 1)
+    assert not any("lacks" in sentence for sentence in strict.sentences)
+    lenient = compare(manifest_at(made, 2), str(series / "results"), accept_partial=True)
+    assert lenient.before_capture_id == decode((capture / "manifest.json").read_bytes()).capture.capture_id
+    assert lenient.verdict is CompareVerdict.REGRESSED
+    assert lenient.sentences[-1] == "The earlier capture lacks rank 0"

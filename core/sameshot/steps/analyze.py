@@ -66,7 +66,7 @@ def analyze_rank(
         target = targets[index]
         try:
             for _, summary, part in _mapped(opened, [target], fetch_pattern):
-                folder.save(index, summary, part, shard=shard, fetch_pattern=fetch_pattern)
+                folder.save([(index, summary, part)], shard=shard, fetch_pattern=fetch_pattern)
         except TraceError:
             raise  # it names the rank, and where in its trace
         except SameshotError as error:
@@ -151,8 +151,8 @@ def analyze(
         opened.uri, workers=workers, progress=progress, tables=Rounding.EXACT, fetch_pattern=fetch_pattern
     )
     folder = RankFolder(opened.results, opened.manifest, targets)
-    for index, (summary, part) in enumerate(zip(mapped.ranks, mapped.tables, strict=True)):
-        folder.save(index, summary, part, shard="0/1", fetch_pattern=fetch_pattern)
+    indexed = list(zip(range(len(targets)), mapped.ranks, mapped.tables, strict=True))
+    folder.save(indexed, shard="0/1", fetch_pattern=fetch_pattern)
     return _finish(
         opened,
         folder,

@@ -18,7 +18,7 @@ from sameshot.analysis.compare.run import write
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.results import RankSummary
 from sameshot.analysis.run import archived, map_capture
-from sameshot.analysis.text import percent
+from sameshot.analysis.text import percent, some_of
 from sameshot.errors import CaptureFailed, UnknownCapture, UsageError, VerificationFailed
 from sameshot.manifest import Capture, Manifest
 from sameshot.model import JobRef
@@ -170,6 +170,11 @@ def _compared(opened: Published, earlier: _Found, before: Side, after: Side, thr
     with tempfile.TemporaryDirectory(prefix="sameshot-") as name:
         write(found, Path(name))
         opened.results.put_all(Path(name))
+    lacking = [
+        f"The {which} capture lacks {some_of(side.summary.missing_ranks)}"
+        for which, side in (("earlier", before), ("later", after))
+        if side.summary.missing
+    ]
     unlike = differences(earlier.manifest.capture, opened.manifest.capture)
     judged = verdict(found.step, threshold, unlike)
     return fitted(
@@ -185,7 +190,7 @@ def _compared(opened: Published, earlier: _Found, before: Side, after: Side, thr
             step_before_ns=None if found.step is None else found.step.before,
             step_after_ns=None if found.step is None else found.step.after,
             comparison_uri=opened.results.uri("comparison.html"),
-            sentences=tuple(shortened(sentence) for sentence in found.sentences[:_MOST_SENTENCES]),
+            sentences=tuple(shortened(sentence) for sentence in (*found.sentences[:_MOST_SENTENCES], *lacking)),
             message=shortened(_message(found, judged, threshold, unlike)),
         )
     )

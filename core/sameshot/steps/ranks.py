@@ -29,6 +29,7 @@ from sameshot.steps.results import ranges
 from sameshot.steps.store import Folder
 
 SCHEMA = "sameshot.dev/step/rank/v1"
+_BATCH = 64  # ranks whose bytes are in memory at once
 
 
 class RankFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +66,23 @@ class RankFolder:
         return self._folder.uri()
 
     def save(
-        self, index: int, summary: RankSummary, part: TablePart, *, shard: str, fetch_pattern: str | None = None
+        self, ranks: Sequence[tuple[int, RankSummary, TablePart]], *, shard: str, fetch_pattern: str | None = None
     ) -> None:
-        """Keep one target's results, in place of what was there. The summary comes last: with it the rank is done."""
-        data, tables = msgspec.json.encode(summary), travel.to_bytes(part)
-        self._folder.put(f"{index}.tables", tables)
+        """Keep the results of some targets, by index, in place of what was there. The summaries come last: with its
+        summary a rank is done."""
+        for first in range(0, len(ranks), _BATCH):
+            batch = ranks[first : first + _BATCH]
+            tables = {index: travel.to_bytes(part) for index, _, part in batch}
+            self._folder.put_many({f"{index}.tables": data for index, data in tables.items()})
+            self._folder.put_many(
+                {
+                    f"{index}.json": self._encoded(summary, _sha256(tables[index]), shard, fetch_pattern)
+                    for index, summary, _ in batch
+                }
+            )
+
+    def _encoded(self, summary: RankSummary, tables_sha256: str, shard: str, fetch_pattern: str | None) -> bytes:
+        data = msgspec.json.encode(summary)
         found = RankFile(
             generator=f"sameshot {sameshot.__version__}",
             manifest_sha256=self._manifest.sha256,
@@ -77,10 +90,10 @@ class RankFolder:
             shard=shard,
             fetch_pattern=fetch_pattern,
             summary_sha256=_sha256(data),
-            tables_sha256=_sha256(tables),
+            tables_sha256=tables_sha256,
             summary=msgspec.Raw(data),
         )
-        self._folder.put(f"{index}.json", msgspec.json.encode(found))
+        return msgspec.json.encode(found)
 
     def save_manifest(self) -> None:
         """So that the summaries mean something also where the archive no longer has the capture."""
@@ -105,16 +118,17 @@ class RankFolder:
 
     def tables(self, stored: Stored) -> Iterator[TablePart]:
         """The tables' parts of what `load` returned. Raises VerificationFailed."""
-        raw = self._folder.get_all([f"{index}.tables" for index in range(len(self._targets))])
-        for index, (data, sha256) in enumerate(zip(raw, stored.tables_sha256, strict=True)):
-            if data is None:
-                raise self._again(index, None, "has no tables")
-            if _sha256(data) != sha256:
-                raise self._again(index, None, "has other tables than its summary states")
-            try:
-                yield travel.from_bytes(data)
-            except ValueError as error:
-                raise self._again(index, None, f"has tables that can't be read ({error})") from None
+        for first in range(0, len(self._targets), _BATCH):
+            indices = range(first, min(first + _BATCH, len(self._targets)))
+            for index, data in zip(indices, self._folder.get_all([f"{i}.tables" for i in indices]), strict=True):
+                if data is None:
+                    raise self._again(index, None, "has no tables")
+                if _sha256(data) != stored.tables_sha256[index]:
+                    raise self._again(index, None, "has other tables than its summary states")
+                try:
+                    yield travel.from_bytes(data)
+                except ValueError as error:
+                    raise self._again(index, None, f"has tables that can't be read ({error})") from None
 
     def _file(self, index: int, data: bytes) -> RankFile:
         try:

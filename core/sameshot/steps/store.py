@@ -21,7 +21,7 @@ from sameshot.storage import Storage
 PREFIX = "SAMESHOT_RESULTS_"
 
 _T = TypeVar("_T")
-_AT_ONCE = 8
+_AT_ONCE = 16  # requests: results are many small files, and a store takes tens of ms for each
 _BLOCK = 1 << 20
 
 
@@ -54,6 +54,10 @@ class Folder:
         wait(self._storage.put(f"{self.path}/{name}", data))
         return self.uri(name)
 
+    def put_many(self, files: Mapping[str, bytes]) -> None:
+        """Write or replace several files side by side, in no order."""
+        wait(self._put_many(files))
+
     def put_all(self, folder: Path) -> None:
         """Write or replace every file of a local folder and of those in it, under the same names.
 
@@ -71,6 +75,17 @@ class Folder:
     def get_all(self, names: list[str]) -> list[bytes | None]:
         """Several at once, in the given order."""
         return wait(self._get_all(names))
+
+    async def _put_many(self, files: Mapping[str, bytes]) -> None:
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def put(name: str, data: bytes) -> None:
+            async with limit:
+                await self._storage.put(f"{self.path}/{name}", data)
+
+        async with asyncio.TaskGroup() as group:
+            for name, data in files.items():
+                group.create_task(put(name, data))
 
     async def _put_all(self, files: list[tuple[Path, str]]) -> None:
         limit = asyncio.Semaphore(_AT_ONCE)
