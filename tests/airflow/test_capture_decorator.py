@@ -80,12 +80,13 @@ def test_what_is_no_option_fails_for_good(job: FakeJob, returned: Any, says: str
     assert not job.captures()
 
 
-def test_arguments_are_rendered_once(job: FakeJob) -> None:
+def test_templates_are_rendered_once(job: FakeJob) -> None:
     """A template's text may come from outside; what it says must not become a template itself."""
     seen = []
 
     def chosen(text: str) -> None:
         seen.append(text)
 
-    Instance(decorated(chosen, "{{ params.evil }}")).run()
+    ended = Instance(decorated(chosen, "{{ params.evil }}", uid="{{ params.evil }}")).run()
     assert seen == ["{{ run_id }}"]
+    assert "and uid {{ run_id }} was asked for" in str(ended.error)
