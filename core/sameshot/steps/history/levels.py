@@ -85,15 +85,13 @@ def _proof(before: Sequence[float], after: Sequence[float], noise: float, releva
 
 
 def _cut(values: Sequence[float], price: float) -> list[int]:
-    """The cheapest cuts, found exactly; of equally cheap ones those with fewer pieces."""
+    """The cheapest cuts, found exactly."""
     count = len(values)
     costs = [_costs(values[begin:]) for begin in range(count)]
     best, came = [0.0] + [math.inf] * count, [0] * (count + 1)
     for end in range(1, count + 1):
         least = LEAST_NOW if end == count else LEAST_BEFORE
         for begin in range(end - least + 1):
-            if 0 < begin < LEAST_BEFORE:
-                continue
             cost = best[begin] + costs[begin][end - begin] + (price if begin else 0.0)
             if cost < best[end] - 1e-12:
                 best[end], came[end] = cost, begin
