@@ -243,7 +243,9 @@ def _own(aws: Mapping[str, str]) -> dict[str, Any]:
     """Settings of obstore from variables for one storage. A key comes with its secret and with its own token or none:
     through a provider, because obstore would add what else the environment holds."""
     if unknown := sorted(name for name in aws if name not in OWN_SETTINGS):
-        raise UsageError(f"{', '.join(unknown)} can't be set for one store alone; these can: {', '.join(OWN_SETTINGS)}.")
+        raise UsageError(
+            f"{', '.join(unknown)} can't be set for one store alone; these can: {', '.join(OWN_SETTINGS)}."
+        )
     found: dict[str, Any] = {}
     if endpoint := next((aws[name] for name in _ENDPOINTS if aws.get(name)), None):
         found["endpoint"] = endpoint
