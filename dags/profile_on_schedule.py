@@ -120,6 +120,7 @@ with DAG(
         compare = SameshotCompareOperator(
             task_id="compare",
             capture=capture.output,
+            min_ranks="{{ params.min_ranks }}",
             threshold="{{ params.threshold }}",
             on_regression="report",  # in a mapped group Airflow follows no branch, so `alert` decides
             sameshot_conn_id=CONNECTION,
