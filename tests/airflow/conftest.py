@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from support.airflow_home import hermetic_environment
 
 HERE = Path(__file__).parent
