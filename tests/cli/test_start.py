@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 import pytest
 
@@ -45,7 +46,8 @@ def test_analysis_loads_nothing_of_capture() -> None:
 
 
 def test_every_command_is_found_both_among_all_and_alone() -> None:
-    assert command_names([]) == set(COMMANDS) == command_names(["no such command"])
+    plugins = {each.name for each in entry_points(group="sameshot.commands")}
+    assert command_names([]) == set(COMMANDS) | plugins == command_names(["no such command"])
     for name in COMMANDS:
         alone = command_names([name])
         assert name in alone

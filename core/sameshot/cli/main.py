@@ -69,11 +69,24 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     wanted = COMMANDS.get(arguments[0]) if arguments else None
     for name in dict.fromkeys(COMMANDS.values()) if wanted is None else (wanted,):
         importlib.import_module(f"sameshot.cli.{name}").register(app)
+    if wanted is None:
+        _add_plugins(app)
     return app
 
 
+def _add_plugins(app: typer.Typer) -> None:
+    """What plugins add (entry points `sameshot.commands`), whether or not their engine is installed."""
+    from importlib.metadata import entry_points
+
+    for plugin in entry_points(group="sameshot.commands"):
+        plugin.load().register(app)
+
+
 # What only some commands need; a plain install can talk to a coordinator without them.
-_EXTRAS = {"backports", "backports.zstd", "isal", "jinja2", "numpy", "obstore", "pyarrow"}
+_EXTRAS = dict.fromkeys(("backports", "backports.zstd", "isal", "jinja2", "numpy", "obstore", "pyarrow"), "local") | {
+    "hera": "argo",
+    "kfp": "kfp",
+}
 
 
 class Terminated(SystemExit):
@@ -112,7 +125,9 @@ def invoke(arguments: list[str]) -> int:
         if error.name not in _EXTRAS:
             raise
         typer.secho(
-            f"error: this needs {error.name}; install it with: pip install 'sameshot[local]'", err=True, fg="red"
+            f"error: this needs {error.name}; install it with: pip install 'sameshot[{_EXTRAS[error.name]}]'",
+            err=True,
+            fg="red",
         )
         return 2
     except BrokenPipeError:

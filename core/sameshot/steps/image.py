@@ -1,0 +1,8 @@
+"""The container image in which engines run steps: pinned to this very version, so that a step and its caller agree."""
+
+from __future__ import annotations
+
+import sameshot
+
+IMAGE = f"sameshot/steps:{sameshot.__version__}"
+"""Python with `sameshot[analysis]` and nothing to be installed at run time; its entry point is `sameshot`."""
