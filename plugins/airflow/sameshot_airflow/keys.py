@@ -31,6 +31,12 @@ def request_key(context: Mapping[str, Any]) -> str:
     )
 
 
+def task_of(key: str) -> str:
+    """What all request keys of one task of one run have in common: all but `max_tries`. Keys that were too long to be
+    kept whole have nothing in common with each other."""
+    return key if "~" in key else key.rpartition("/")[0]
+
+
 def past(context: Mapping[str, Any]) -> str:
     """Why this run stands for a time that has passed, in a sentence; empty for a run of now.
 

@@ -77,11 +77,15 @@ class SameshotCaptureTrigger(BaseTrigger):
         yield TriggerEvent(await settle(request, self.capture_id, self.manifest_uri, deadline, self.log.info))  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
-        """Cancels the capture, by its id. It may run after the next attempt has begun: that has another capture."""
+        """Cancels the capture, by its id, if it was a person who took the task away (see `stop`). It may run after the
+        next attempt has begun: that has another capture."""
         from sameshot.steps.request import CaptureRequest
-        from sameshot_airflow import settle
+        from sameshot_airflow import settle, stop
 
         request = CaptureRequest.of(self.request)
+        if self.task_instance is not None and not await stop.by_a_person(self.task_instance, request):
+            self.log.info("another triggerer has taken over: capture %s goes on", self.capture_id)
+            return
         self.log.info(await settle.cancelled(request, self.capture_id, settle.CANCEL_WAIT_S))
 
     async def cleanup(self) -> None:
