@@ -23,6 +23,7 @@ from airflow_server import AirflowApi, AirflowServer
 from live import LiveJob, running_job, wait_for
 
 from sameshot.api.views import CaptureView
+from sameshot.model import CapturePolicy
 
 JOB = "live"
 
@@ -98,7 +99,12 @@ def start(stack: contextlib.ExitStack, *dags: Path) -> Lab:
     server = stack.enter_context(AirflowServer(environment=environment, dags=sources))
     (own := folder / "job").mkdir()
     job = stack.enter_context(
-        running_job(own, nodes=1, setup={"name": JOB, "archive": str(archive)}, script_args=("--pause", "0.05"))
+        running_job(
+            own,
+            nodes=1,
+            setup={"name": JOB, "archive": str(archive), "policy": CapturePolicy(max_duration_ms=60_000)},
+            script_args=("--pause", "0.05"),
+        )
     )
     return Lab(server=server, job=job, folder=folder, archive=archive, results=results)
 

@@ -19,6 +19,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ Part = Literal["api-server", "scheduler", "dag-processor", "triggerer"]
 PARTS: tuple[Part, ...] = ("api-server", "scheduler", "dag-processor", "triggerer")
 _MARKER = "SAMESHOT_TEST_AIRFLOW"
 _STOP_S = 20.0  # for a part that was asked to end, before it is killed
+_LOCKED_S = 30.0
 START_S = 240.0  # measured: 12 s on two idle cores; a busy machine takes several times that
 
 # Where a test waits for Airflow to notice something, it notices within a few seconds. Health checks stay well above
@@ -69,10 +71,12 @@ class AirflowServer:
         self.home = Path(tempfile.mkdtemp(prefix="ssaf-", dir="/tmp"))
         self.dags = self.home / "dags"
         self.logs = self.home / "logs"
+        self.database = self.home / "airflow.db"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.marker = uuid.uuid4().hex
         self.processes: dict[Part, subprocess.Popen[bytes]] = {}
+        self.others: list[subprocess.Popen[bytes]] = []  # they run beside the one of `processes`
         self.dags.mkdir()
         (self.home / "passwords.json").write_text(json.dumps({"admin": "admin"}))
         self.environment = self._environment(environment or {})
@@ -167,6 +171,31 @@ class AirflowServer:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
 
+    @contextlib.contextmanager
+    def stalled(self, part: Part) -> Iterator[None]:
+        """The part does nothing meanwhile, not even a heartbeat; another one may be started beside it. Afterwards it
+        goes on, until the test ends it by `stop`."""
+        process = self.processes[part]
+
+        def stop() -> bool:
+            """Not within a transaction: that would lock everybody out of the database."""
+            os.killpg(process.pid, signal.SIGSTOP)
+            with contextlib.closing(sqlite3.connect(self.database, timeout=1)) as database:
+                try:
+                    database.execute("BEGIN IMMEDIATE")
+                except sqlite3.OperationalError:
+                    os.killpg(process.pid, signal.SIGCONT)
+                    return False
+                return True
+
+        wait_for(stop, f"{part} can be held")
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGCONT)
+            if self.processes.get(part) is not process:
+                self.others.append(process)
+
     def restart(self, part: Part) -> None:
         """Orderly, and until Airflow is healthy again."""
         self.end(part)
@@ -177,7 +206,7 @@ class AirflowServer:
 
     def stop(self) -> list[str]:
         """End all parts; the command lines of what was still there afterwards (and was then killed)."""
-        processes = list(self.processes.values())
+        processes = [*self.processes.values(), *self.others]
         for process in processes:
             process.terminate()
         deadline = time.monotonic() + _STOP_S
@@ -189,6 +218,7 @@ class AirflowServer:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
         self.processes.clear()
+        self.others.clear()
         # Tasks are sessions of their own; they end by themselves once nobody supervises them.
         with contextlib.suppress(AssertionError):
             wait_for(lambda: not self.strays(), "all processes ended", 10)
@@ -236,6 +266,18 @@ class AirflowServer:
             raise
         self.api.unpause(dag_id)
 
+    def backfill(self, dag_id: str, day: str) -> str:
+        """Backfill the one run of a day (2026-01-02); the run's id. By the command line: sqlite is too little for the
+        REST API's way, it says."""
+        arguments = ("--dag-id", dag_id, "--from-date", day, "--to-date", day)
+        for _ in range(5):
+            done = self.run("backfill", "create", *arguments)
+            if "database is locked" not in done.stdout:
+                break
+        assert done.returncode == 0, done.stdout[-3000:]
+        (run,) = [run for run in self.api.runs(dag_id) if (run["logical_date"] or "").startswith(day)]
+        return str(run["dag_run_id"])
+
 
 _AIRFLOW = (sys.executable, "-m", "airflow")
 # Logs are read from the folder that all parts share: nobody needs to serve them on ports that others may hold.
@@ -270,9 +312,14 @@ class AirflowApi:
         self._signed_in = False
 
     def request(self, method: str, path: str, **options: Any) -> Any:
-        """JSON of `/api/v2<path>`, or None where the answer is empty."""
+        """JSON of `/api/v2<path>`, or None where the answer is empty. Repeated while sqlite is locked."""
         self._sign_in()
-        answer = self._http.request(method, f"/api/v2{path}", **options)
+        deadline = time.monotonic() + _LOCKED_S
+        while True:
+            answer = self._http.request(method, f"/api/v2{path}", **options)
+            if not (answer.is_server_error and "atabase" in answer.text and time.monotonic() < deadline):
+                break
+            time.sleep(0.2)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text[:1500]}"
         return answer.json() if answer.content else None
 
@@ -338,18 +385,6 @@ class AirflowApi:
 
         with self._told(dag_id, run_id):
             wait_for(ended, f"{dag_id} {run_id} is {state}", timeout_s)
-
-    def backfill(self, dag_id: str, from_date: str, to_date: str) -> int:
-        body = {
-            "dag_id": dag_id,
-            "from_date": from_date,
-            "to_date": to_date,
-            "max_active_runs": 1,
-            "reprocess_behavior": "none",
-            "run_backwards": False,
-            "dag_run_conf": {},
-        }
-        return int(self.request("POST", "/backfills", json=body)["id"])
 
     # ---- task instances
 

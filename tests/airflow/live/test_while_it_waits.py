@@ -89,3 +89,20 @@ def test_the_retry_of_a_killed_worker_finds_its_capture_again(lab: Lab) -> None:
     lab.api.wait_run(dag_id, run, "success", timeout_s=120)
     assert lab.api.task(dag_id, run, "capture")["try_number"] == 2
     assert_one_good_capture(lab, dag_id, run, capture_id)
+
+
+def test_a_triggerer_that_stalls_and_comes_back_cancels_nothing(lab: Lab) -> None:
+    """Another one has taken over meanwhile. To the first it looks as if a person had taken the trigger away."""
+    run = deferred(lab, duration="40s")
+    capture_id = lab.wait_capture(run).capture_id
+    following = f"following capture {capture_id}"
+    wait_for(lambda: following in lab.api.log(DAG, run, "capture"), "the trigger follows it")
+    with lab.server.stalled("triggerer"):
+        lab.server.start("triggerer")
+        wait_for(lambda: lab.api.log(DAG, run, "capture").count(following) == 2, "another one has taken over")
+        assert not lab.captures_for(run)[0].state.terminal
+    wait_for(lambda: "trigger completed" in lab.api.log(DAG, run, "capture"), "the first one has noticed")
+    assert f"another triggerer has taken over: capture {capture_id} goes on" in lab.api.log(DAG, run, "capture")
+    assert not lab.captures_for(run)[0].state.terminal
+    lab.api.wait_run(DAG, run, "success")
+    assert_one_good_capture(lab, DAG, run, capture_id)

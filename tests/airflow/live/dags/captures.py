@@ -14,7 +14,6 @@ PARAMS = {
     "duration": "1s",
     "timeout": "2m",
     "min_ranks": Param(None, type=["null", "integer"]),
-    "allow_backfill": False,
 }
 ASKED: dict[str, Any] = {
     "task_id": "capture",
@@ -22,7 +21,6 @@ ASKED: dict[str, Any] = {
     "duration": "{{ params.duration }}",
     "timeout": "{{ params.timeout }}",
     "min_ranks": "{{ params.min_ranks }}",
-    "allow_backfill": "{{ params.allow_backfill }}",
     "activities": "cpu",
 }
 
@@ -35,16 +33,17 @@ with DAG("capture_in_a_pool", schedule=None, params=PARAMS):
 with DAG("capture_in_the_worker", schedule=None, params=PARAMS):
     SameshotCaptureOperator(**ASKED, deferrable=False, retries=1, retry_delay=datetime.timedelta(seconds=1))
 
-# It is over: nothing is scheduled by itself, only a backfill makes runs.
-with DAG(
-    "daily_capture",
-    schedule="@daily",
-    start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
-    end_date=datetime.datetime(2026, 1, 9, tzinfo=datetime.UTC),
-    catchup=False,
-    params=PARAMS,
-):
-    SameshotCaptureOperator(**ASKED)
+# They are over: nothing is scheduled by itself, only a backfill makes runs.
+for name, allowed in (("daily_capture", False), ("daily_capture_allowed", True)):
+    with DAG(
+        name,
+        schedule="@daily",
+        start_date=datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC),
+        end_date=datetime.datetime(2026, 1, 9, tzinfo=datetime.UTC),
+        catchup=False,
+        params=PARAMS,
+    ):
+        SameshotCaptureOperator(**ASKED, allow_backfill=allowed)
 
 with DAG("in_the_slot", schedule=None):
 
