@@ -38,7 +38,7 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
     successful one, or `before`. Best run after `SameshotReduceOperator` or `SameshotAnalyzeOperator`, whose row in the
     history says which series the capture is of.
 
-    A regression is a step time that rose by more than noise *and* more than the threshold. Where there is nothing to
+    A regression is a step time that rose by more than noise *and* by the threshold or more. Where there is nothing to
     compare with, or too little to tell noise from change, nothing fails and no branch of a regression is taken; the
     message says so.
 
