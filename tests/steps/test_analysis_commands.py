@@ -142,3 +142,22 @@ def test_a_terminated_step_says_so_keeps_what_was_done_and_can_be_run_again(tmp_
     assert "run the step again" in told["message"]
     assert [path.name for path in sorted((tmp_path / "results").rglob("*.json"))] == ["0.json"]
     assert took_s < 25  # within the grace period of a pod
+
+
+def test_what_is_published_can_be_had_as_local_files_too(tmp_path: Path) -> None:
+    """Engines show files of a step's container as artifacts; an empty option of a template is none."""
+    manifest, results, out = capture(tmp_path), tmp_path / "results", tmp_path / "pod" / "out"
+    step("analyze-rank", manifest, "--shard=0/1", "--expected-sha256=", "--results", results, result=tmp_path / "r")
+    code, told = step("reduce", manifest, "--results", results, "--min-ranks=", f"--out={out}", result=tmp_path / "r")
+    assert code == 0
+    published = Path(told["report_uri"].removeprefix("file://")).parent
+    for name in ("report.html", "summary.json"):
+        assert (out / name).read_bytes() == (published / name).read_bytes()
+    assert {path.name for path in (out / "tables").iterdir()} == {
+        path.name for path in (published / "tables").iterdir()
+    }
+
+    (tmp_path / "file").write_text("")
+    code, told = step("analyze", manifest, "--results", results, "--out", tmp_path / "file", result=tmp_path / "r")
+    assert (code, told["error"]) == (2, "UsageError")
+    assert "written, but not to" in told["message"]

@@ -25,7 +25,7 @@ from sameshot.errors import PartialCapture, SameshotError, TraceError, UsageErro
 from sameshot.manifest import Target
 from sameshot.steps.history import HistoryRow, append, headline_of, read, row_of
 from sameshot.steps.history.trend import trend
-from sameshot.steps.published import Published, open_published
+from sameshot.steps.published import Published, hand_out, open_published
 from sameshot.steps.ranks import RankFolder
 from sameshot.steps.results import AnalysisResult, RankResult, fitted, ranges, shortened
 
@@ -97,13 +97,15 @@ def reduce(
     history: bool = True,
     image: str | None = None,
     commit: str | None = None,
+    out: Path | None = None,
     progress: Progress | None = None,
 ) -> AnalysisResult:
     """Make the job-wide summary and report of all ranks that were analysed by `analyze_rank`.
 
     `min_ranks`: so many analysed ranks are enough (None: all of the job); with fewer the result's exit code is 3, and
     all is written all the same. `history`: add the capture's row to its series, and the trend to the report. `image`
-    and `commit` are kept with the row.
+    and `commit` are kept with the row. `out`: a local folder for the same summary.json, report.html and tables, for
+    engines that take files.
 
     Raises as `analyze_rank` does, and VerificationFailed where the summary of an archived rank is missing or damaged.
     """
@@ -124,6 +126,7 @@ def reduce(
         history=history,
         image=image,
         commit=commit,
+        out=out,
     )
 
 
@@ -136,6 +139,7 @@ def analyze(
     history: bool = True,
     image: str | None = None,
     commit: str | None = None,
+    out: Path | None = None,
     fetch_pattern: str | None = None,
     workers: int | None = None,
     progress: Progress | None = None,
@@ -163,6 +167,7 @@ def analyze(
         history=history,
         image=image,
         commit=commit,
+        out=out,
     )
 
 
@@ -199,6 +204,7 @@ def _finish(
     history: bool,
     image: str | None,
     commit: str | None,
+    out: Path | None,
 ) -> AnalysisResult:
     """The row of history comes last: what it points at is there then. Whatever the history's trouble, the report is
     written first."""
@@ -218,6 +224,8 @@ def _finish(
         write_tables(tables_of(list(parts)), local / "tables")
         write(summary, local, more=more)
         opened.results.put_all(local)
+        if out is not None:
+            hand_out(local, out)
     if trouble is not None:
         raise trouble
     history_uri = append(results_uri, row) if history else ""

@@ -24,7 +24,7 @@ from sameshot.manifest import Capture, Manifest
 from sameshot.model import JobRef
 from sameshot.steps.history import HistoryRow, captured_at, previous, rows
 from sameshot.steps.places import capture_folder
-from sameshot.steps.published import Published, open_published
+from sameshot.steps.published import Published, hand_out, open_published
 from sameshot.steps.ranks import RankFolder, kept_manifest
 from sameshot.steps.results import CompareResult, CompareVerdict, fitted, shortened
 from sameshot.steps.store import Folder, open_results
@@ -52,6 +52,7 @@ def compare(
     before: str | None = None,
     threshold: float = 0.1,
     accept_partial: bool = False,
+    out: Path | None = None,
     progress: Progress | None = None,
 ) -> CompareResult:
     """Compare the capture whose manifest is at this path or URI with an earlier one, and write comparison.html and
@@ -60,7 +61,7 @@ def compare(
     `before` is the earlier one's manifest; by default the latest earlier capture of the series in the history that
     succeeded (or is partial, with `accept_partial`) and can still be read. `threshold` is the slowdown that counts as a
     regression, as a share of the earlier step time. The exit code is 0 whatever the verdict: what follows from it is
-    the caller's decision.
+    the caller's decision. `out`: a local folder for the same files, for engines that take files.
 
     Raises UsageError, UnknownCapture, ManifestError, VerificationFailed, TraceError, CaptureFailed and StorageError,
     each for the later capture or for an explicit `before`.
@@ -80,7 +81,7 @@ def compare(
         if found is None:
             return _first(opened, threshold)
         sides = found
-    return _compared(opened, *sides, _side(after, progress), threshold)
+    return _compared(opened, *sides, _side(after, progress), threshold, out)
 
 
 def verdict(step: Change | None, threshold: float, differences: tuple[str, ...] = ()) -> CompareVerdict:
@@ -165,11 +166,15 @@ def _stored(found: _Found) -> list[RankSummary] | None:
         return None
 
 
-def _compared(opened: Published, earlier: _Found, before: Side, after: Side, threshold: float) -> CompareResult:
+def _compared(
+    opened: Published, earlier: _Found, before: Side, after: Side, threshold: float, out: Path | None
+) -> CompareResult:
     found = compare_sides(before, after)
     with tempfile.TemporaryDirectory(prefix="sameshot-") as name:
         write(found, Path(name))
         opened.results.put_all(Path(name))
+        if out is not None:
+            hand_out(Path(name), out)
     lacking = [
         f"The {which} capture lacks {some_of(side.summary.missing_ranks)}"
         for which, side in (("earlier", before), ("later", after))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import NamedTuple
 
-from sameshot.errors import VerificationFailed
+from sameshot.errors import UsageError, VerificationFailed
 from sameshot.manifest import Manifest
 from sameshot.steps.places import capture_folder
 from sameshot.steps.store import Folder, open_results
@@ -46,3 +48,11 @@ def open_published(manifest: str, results_uri: str, expected_sha256: str | None 
     capture = found.capture
     folder = capture_folder(capture.job.ref, capture.capture_id)
     return Published(storage, key, found, Folder(open_results(results_uri), folder))
+
+
+def hand_out(written: Path, out: Path) -> None:
+    """Put the same files into a local folder, for engines that take files from there. Raises UsageError."""
+    try:
+        shutil.copytree(written, out, dirs_exist_ok=True)
+    except (OSError, shutil.Error) as error:
+        raise UsageError(f"The results are written, but not to {out}: {error}.") from None

@@ -6,6 +6,7 @@ import typer
 
 from sameshot.cli.options import WorkersOption
 from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting
+from sameshot.cli.step.given import StepCommand
 from sameshot.cli.step.published import (
     KEPT,
     CommitOption,
@@ -15,6 +16,7 @@ from sameshot.cli.step.published import (
     ImageOption,
     ManifestArgument,
     MinRanksOption,
+    OutOption,
     ResultsOption,
     lines,
 )
@@ -23,9 +25,10 @@ from sameshot.lean import import_numpy
 
 def register(group: typer.Typer) -> None:
     group.command(
+        cls=StepCommand,
         epilog="Examples: sameshot step analyze s3://traces/dev/bert/0/<id>/manifest.json "
         "--results s3://results/profiling --result analyze.json | sameshot step analyze cap/manifest.json "
-        "--results out --no-history"
+        "--results out --no-history",
     )(analyze)
 
 
@@ -37,6 +40,7 @@ def analyze(
     history: HistoryOption = True,
     image: ImageOption = None,
     commit: CommitOption = None,
+    out: OutOption = None,
     fetch_pattern: FetchOption = None,
     workers: WorkersOption = None,
     result: ResultOption = None,
@@ -61,6 +65,7 @@ def analyze(
                 history=history,
                 image=image,
                 commit=commit,
+                out=out,
                 fetch_pattern=fetch_pattern,
                 workers=workers,
                 progress=lines("analysed"),

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting
+from sameshot.cli.step.given import StepCommand
 from sameshot.cli.step.published import KEPT, ExpectedOption, FetchOption, ManifestArgument, ResultsOption, lines
 from sameshot.lean import import_numpy
 
@@ -14,6 +15,7 @@ from sameshot.lean import import_numpy
 def register(group: typer.Typer) -> None:
     group.command(
         "analyze-rank",
+        cls=StepCommand,
         epilog="Examples: sameshot step analyze-rank s3://traces/dev/bert/0/<id>/manifest.json --shard 0/4 "
         "--results s3://results/profiling | sameshot step analyze-rank cap/manifest.json --shard 0/1 --results out "
         "--expected-sha256 $DIGEST --result rank.json",

@@ -9,13 +9,15 @@ import typer
 from sameshot.cli.options import AddressOption, CaptureArgument, JobOption, milliseconds
 from sameshot.cli.step.capture import CallerOption
 from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting, stoppable
+from sameshot.cli.step.given import StepCommand
 from sameshot.errors import UsageError
 
 
 def register(group: typer.Typer) -> None:
     group.command(
+        cls=StepCommand,
         epilog="Examples: sameshot step cancel 0197f3a2c4d17e0a8b54d6f1c2a3b4c5 --result cancel.json | "
-        "sameshot step cancel --address trainer-0:7000 --key $RUN/profile (exit handlers, which know no id)"
+        "sameshot step cancel --address trainer-0:7000 --key $RUN/profile (exit handlers, which know no id)",
     )(cancel)
 
 

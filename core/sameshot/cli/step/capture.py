@@ -8,6 +8,7 @@ import typer
 
 from sameshot.cli.options import AddressOption, milliseconds
 from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting, say, stoppable
+from sameshot.cli.step.given import StepCommand
 from sameshot.steps.request import Action
 
 if TYPE_CHECKING:
@@ -20,9 +21,10 @@ CallerOption = Annotated[
 
 def register(group: typer.Typer) -> None:
     group.command(
+        cls=StepCommand,
         epilog="Examples: sameshot step capture --key nightly-7 --job bert --duration 2s --result capture.json | "
         "sameshot step capture --address trainer-0:7000 --key $RUN/profile --min-ranks 7 --if-busy skip "
-        "--result-dir /tmp/out"
+        "--result-dir /tmp/out",
     )(capture)
 
 

@@ -8,7 +8,8 @@ import msgspec
 import typer
 
 from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting
-from sameshot.cli.step.published import KEPT, ExpectedOption, ManifestArgument, ResultsOption, lines
+from sameshot.cli.step.given import StepCommand
+from sameshot.cli.step.published import KEPT, ExpectedOption, ManifestArgument, OutOption, ResultsOption, lines
 from sameshot.errors import Regressed
 from sameshot.lean import import_numpy
 from sameshot.steps.results import CompareVerdict
@@ -16,9 +17,10 @@ from sameshot.steps.results import CompareVerdict
 
 def register(group: typer.Typer) -> None:
     group.command(
+        cls=StepCommand,
         epilog="Examples: sameshot step compare s3://traces/dev/bert/0/<id>/manifest.json "
         "--results s3://results/profiling --fail-on-regression | sameshot step compare tuesday/manifest.json "
-        "--before monday/manifest.json --results out --threshold 0.05 --result compare.json"
+        "--before monday/manifest.json --results out --threshold 0.05 --result compare.json",
     )(compare)
 
 
@@ -42,6 +44,7 @@ def compare(
     fail_on_regression: Annotated[
         bool, typer.Option("--fail-on-regression", help="Exit code 4 for a regression; else 0 whatever the verdict.")
     ] = False,
+    out: OutOption = None,
     result: ResultOption = None,
     result_dir: ResultDirOption = None,
 ) -> None:
@@ -63,6 +66,7 @@ def compare(
             before=before,
             threshold=threshold,
             accept_partial=accept_partial,
+            out=out,
             progress=lines("read"),
         )
         if fail_on_regression and found.verdict is CompareVerdict.REGRESSED:

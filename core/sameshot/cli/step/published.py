@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -55,6 +56,13 @@ ImageOption = Annotated[
 
 CommitOption = Annotated[
     str | None, typer.Option(help="The commit that was trained with, for the history.", show_default=False)
+]
+
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", help="Also write the pages and files into this local folder, for artifacts.", show_default=False
+    ),
 ]
 
 KEPT = "What was written is whole and stays; run the step again for the rest."

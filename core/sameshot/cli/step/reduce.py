@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting
+from sameshot.cli.step.given import StepCommand
 from sameshot.cli.step.published import (
     KEPT,
     CommitOption,
@@ -13,6 +14,7 @@ from sameshot.cli.step.published import (
     ImageOption,
     ManifestArgument,
     MinRanksOption,
+    OutOption,
     ResultsOption,
     lines,
 )
@@ -21,9 +23,10 @@ from sameshot.lean import import_numpy
 
 def register(group: typer.Typer) -> None:
     group.command(
+        cls=StepCommand,
         epilog="Examples: sameshot step reduce s3://traces/dev/bert/0/<id>/manifest.json "
         "--results s3://results/profiling --result reduce.json | sameshot step reduce cap/manifest.json --results out "
-        "--min-ranks 7 --commit $GIT_COMMIT"
+        "--min-ranks 7 --commit $GIT_COMMIT",
     )(reduce)
 
 
@@ -35,6 +38,7 @@ def reduce(
     history: HistoryOption = True,
     image: ImageOption = None,
     commit: CommitOption = None,
+    out: OutOption = None,
     result: ResultOption = None,
     result_dir: ResultDirOption = None,
 ) -> None:
@@ -58,6 +62,7 @@ def reduce(
                 history=history,
                 image=image,
                 commit=commit,
+                out=out,
                 progress=lines("read"),
             )
         )
