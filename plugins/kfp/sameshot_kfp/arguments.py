@@ -1,0 +1,49 @@
+"""A component's inputs as the flags of `sameshot step`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sameshot.steps.contract import KFP
+
+_SAYS_NOTHING = {"min_ranks": 0, "attempt": -1}
+_NAMES = {"trained_image": "image"}
+_OURS = ("run_id", "task_name", "key", "manifest_uri", "manifest_sha256", "shards")
+"""What is no flag of the same name."""
+
+
+def of(step: str, values: Mapping[str, Any]) -> list[str]:
+    """What comes after `sameshot step`."""
+    flags: list[str] = [step.replace("_", "-")]
+    if step == "capture":
+        flags += ["--key", request_key(values)]
+    else:
+        flags += [values["manifest_uri"], "--expected-sha256", values["manifest_sha256"]]
+    for name, value in values.items():
+        if name not in _OURS:
+            flags += _flag(name, value)
+    return flags
+
+
+def request_key(values: Mapping[str, Any]) -> str:
+    """The same for a retry of the same task. Raises UsageError where a part is empty."""
+    return KFP.request_key(run_id=values["run_id"], task_name=values["task_name"], key=values["key"])
+
+
+def is_of(request_key: str, run_id: str, key: str = "") -> bool:
+    """Whether a request key is one of this run (and of this `key`, where one is given)."""
+    _, run, _, last = KFP.request_key(run_id=run_id, task_name="-", key=key or "-").split("/")
+    parts = request_key.split("/")
+    return parts[:2] == [KFP.engine.value, run] and (not key or parts[-1] == last)
+
+
+def _flag(name: str, value: Any) -> list[str]:
+    flag = "--" + _NAMES.get(name, name).replace("_", "-")
+    if name == "history":
+        return [] if value else ["--no-history"]
+    if isinstance(value, bool):
+        return [flag] if value else []
+    # KFP has one type of number on the wire: a whole one may arrive as 4.0.
+    number = int(value) if isinstance(value, float) and value.is_integer() and name in _SAYS_NOTHING else value
+    return [] if value == "" or number == _SAYS_NOTHING.get(name) else [flag, str(number)]
