@@ -1,0 +1,155 @@
+"""Two templates of several tasks: `capture`, which a stopped workflow cancels, and `profile`, from a job to its report.
+
+The cancel is an exit hook of the capture's task. It must be a task's: a workflow's own `onExit` is not inherited
+through `templateRef`. It names the request key, not the id, since outputs of a task whose pod was lost don't resolve;
+nothing else can be meant, as a workflow starts an (n + 1)-th capture of its key only when it runs again, after all of
+its hooks have ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from hera.workflows import DAG, Artifact, Container, Parameter, Task
+from hera.workflows.models import Arguments, LifecycleHook, ValueFrom
+from hera.workflows.models import Parameter as Argument
+
+from sameshot_argo.interface import (
+    ANALYZE_RANK,
+    CANCEL,
+    CAPTURE,
+    COMPARE,
+    ENDED,
+    MANIFEST,
+    PROFILE_INPUTS,
+    REDUCE,
+    SHARD,
+    Input,
+    Output,
+    Step,
+)
+from sameshot_argo.pods import parameter, pods, value
+from sameshot_argo.settings import Settings
+
+CAPTURE_NAME = "capture"
+PROFILE_NAME = "profile"
+
+_CAPTURED = {"manifest_uri", "manifest_sha256"}  # inputs of later steps that are outputs of the capture
+
+
+def templates(settings: Settings | None = None) -> list[Container | DAG]:
+    """All templates, for a workflow that brings its own instead of referring to installed ones."""
+    given = settings or Settings()
+    return [profile_dag(given), capture_dag(), *pods(given)]
+
+
+def output_of(task: str, name: str) -> str:
+    """The tag that Argo replaces by an output parameter of a task."""
+    return f"{{{{tasks.{task}.outputs.parameters.{name}}}}}"
+
+
+def capture_dag() -> DAG:
+    """One capture that is cancelled when its workflow is stopped; else `capture-pod` with the same parameters.
+
+    After a failure the outputs are those of the pod inside: Argo gives a DAG that failed none.
+    """
+    with DAG(
+        name=CAPTURE_NAME,
+        inputs=_inputs(CAPTURE.inputs),
+        outputs=[_handed_up(each, CAPTURE_NAME) for each in CAPTURE.outputs],
+    ) as dag:
+        _capture(CAPTURE_NAME)
+    return dag
+
+
+def profile_dag(settings: Settings) -> DAG:
+    """capture → analyze-rank over the shards → reduce [→ compare]; after a capture that was skipped, nothing."""
+    captured = f"'{output_of('capture', 'capture_id')}' != ''"
+    with DAG(
+        name=PROFILE_NAME,
+        inputs=_inputs(PROFILE_INPUTS),
+        parallelism=settings.parallelism,
+        outputs=[*_profile_outputs(), *(_profile_artifacts() if settings.artifacts else ())],
+    ) as dag:
+        capture = _capture("capture")
+        analyze = Task(
+            name="analyze",
+            template=ANALYZE_RANK.name,
+            arguments=[*_passed_on(ANALYZE_RANK), Parameter(name=SHARD.name, value="{{item}}")],
+            with_param=output_of("capture", "shards"),
+        )
+        reduce = Task(name="reduce", template=REDUCE.name, arguments=_passed_on(REDUCE), when=captured)
+        compare = Task(
+            name="compare",
+            template=COMPARE.name,
+            arguments=_passed_on(COMPARE),
+            when=f"{captured} && '{value('threshold')}' != ''",
+        )
+        for before, after in pairwise((capture, analyze, reduce, compare)):
+            before.next(after)
+    return dag
+
+
+def _capture(name: str) -> Task:
+    return Task(
+        name=name,
+        template=CAPTURE.name,
+        arguments=[Parameter(name=each.name, value=value(each.name)) for each in CAPTURE.inputs],
+        hooks={
+            "exit": LifecycleHook(  # the name makes it an exit hook: after the task's last retry
+                template=CANCEL.name,
+                expression=f"tasks.{name}.status != 'Succeeded'",
+                arguments=Arguments(
+                    parameters=[Argument(name=each.name, value=value(each.name)) for each in CANCEL.inputs]
+                ),
+            )
+        },
+    )
+
+
+def _inputs(inputs: Iterable[Input]) -> list[Parameter]:
+    return [parameter(each.name, each.default, each.about) for each in inputs]
+
+
+def _passed_on(step: Step) -> list[Parameter]:
+    """Inputs of the DAG that are inputs of the step, and what the capture gave."""
+    known = {each.name for each in PROFILE_INPUTS}
+    return [
+        Parameter(name=each.name, value=output_of("capture", each.name) if each.name in _CAPTURED else value(each.name))
+        for each in step.inputs
+        if each.name in known or each is MANIFEST or each.name in _CAPTURED
+    ]
+
+
+def _handed_up(output: Output, task: str, name: str = "") -> Parameter:
+    return Parameter(
+        name=name or output.name,
+        value_from=ValueFrom(parameter=output_of(task, output.name), default=output.default),
+    )
+
+
+def _profile_outputs() -> list[Parameter]:
+    """What is worth deciding on; each step's other outputs stand at its own node."""
+    ended = set(ENDED)
+    return [
+        *(_handed_up(each, "capture") for each in CAPTURE.outputs if each not in ended and each.name != "shards"),
+        *(
+            _handed_up(each, "reduce")
+            for each in REDUCE.outputs
+            if each.name in ("analysed", "report_uri", "summary_uri", "headline", "trend", "findings")
+        ),
+        *(
+            _handed_up(each, "compare")
+            for each in COMPARE.outputs
+            if each.name in ("verdict", "slowdown", "comparison_uri")
+        ),
+    ]
+
+
+def _profile_artifacts() -> list[Artifact]:
+    return [
+        Artifact(name=each.name, from_=f"{{{{tasks.{task}.outputs.artifacts.{each.name}}}}}", optional=True)
+        for task, step in (("reduce", REDUCE), ("compare", COMPARE))
+        for each in step.files
+    ]

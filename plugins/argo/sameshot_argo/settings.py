@@ -1,0 +1,46 @@
+"""What differs from cluster to cluster: the image, names, limits. Everything else about a run is a parameter."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from sameshot.errors import UsageError
+from sameshot.steps.image import IMAGE
+
+NAME = "sameshot"
+"""The name under which the templates are installed, and that `templateRef`s use."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """`parallelism` bounds the pods of one profile at a time; `retries` those that follow a first attempt that was
+    killed or should try again. With `artifacts` the pages go to the workflow's artifact repository, too, which then
+    must be there. Raises UsageError for a number that is none.
+    """
+
+    image: str = IMAGE
+    service_account: str = "sameshot-workflow"
+    archive_secret: str = "sameshot-archive"
+    results_secret: str = "sameshot-results"
+    parallelism: int = 8
+    retries: int = 4
+    artifacts: bool = True
+
+    def __post_init__(self) -> None:
+        if self.parallelism < 1 or self.retries < 0:
+            raise UsageError(
+                f"A parallelism of {self.parallelism} with {self.retries} retries is impossible; "
+                "at least 1 pod at a time and 0 retries."
+            )
+
+
+class Kind(enum.StrEnum):
+    """What can be rendered."""
+
+    WORKFLOW_TEMPLATE = "WorkflowTemplate"
+    CLUSTER_WORKFLOW_TEMPLATE = "ClusterWorkflowTemplate"
+    CRON_WORKFLOW = "CronWorkflow"
+    WORKFLOW = "Workflow"
+    ROLE = "Role"  # with its ServiceAccount and RoleBinding
+    ALL = "all"  # what a namespace needs: Role and WorkflowTemplate
