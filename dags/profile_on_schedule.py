@@ -5,8 +5,8 @@ history of its series), **compare** it with the previous capture of the series, 
 grew by more than noise and more than the threshold. Jobs go their ways independently: one that has ended, is busy or
 fails holds no other up, and a run without any job is skipped.
 
-An alert is a failed task: the run turns red, its message names the job, says what got slower and where, and links the
-report. Whatever you already use for failed tasks works; a notifier of its own goes into `ON_REGRESSION` in the file.
+An alert is a failed task: the run turns red, its message names the job, says by how much a step got slower, and links
+the comparison. Whatever you already use for failed tasks works; a notifier goes into `ON_REGRESSION` in the file.
 The next capture is compared with the slower one, so a regression alerts once, when it begins.
 
 The schedule, the labels and the connection come from the environment of the DAG processor and the workers (see the top
@@ -30,14 +30,13 @@ from sameshot_airflow.operators.compare import SameshotCompareOperator
 
 EVERY = timedelta(hours=float(os.environ.get("SAMESHOT_EVERY_HOURS", "6")))
 # "team=vision,tier=prod": a job needs all of them. Empty: every armed job that the connection shows.
-LABELS = dict(pair.split("=", 1) for pair in os.environ.get("SAMESHOT_LABELS", "").split(",") if pair)
+LABELS = dict(pair.strip().split("=", 1) for pair in os.environ.get("SAMESHOT_LABELS", "").split(",") if pair.strip())
 CONNECTION = os.environ.get("SAMESHOT_CONN_ID", "sameshot_default")
 
 # Called when a job regressed, with the failed alert in the context: `[SlackNotifier(text="{{ exception }}")]`.
 ON_REGRESSION: list[Any] = []
 
-CAPTURES_AT_ONCE = 8
-ANALYSES_AT_ONCE = 2  # each reads its capture with several processes
+ANALYSES_AT_ONCE = 2  # each may read its capture with several processes
 
 with DAG(
     dag_id="profile_on_schedule",
@@ -87,7 +86,7 @@ with DAG(
     @task(retries=0, on_failure_callback=ON_REGRESSION, map_index_template="{{ job }}")
     def alert(job: str, comparison: dict[str, Any]) -> None:
         """Fails where the job has become slower; is skipped otherwise."""
-        get_current_context()["job"] = job
+        get_current_context()["job"] = job  # for the template above: what this mapped task is called in the UI
         said = f"{job}: {comparison['message']}"
         if comparison["verdict"] != "regressed":
             raise AirflowSkipException(said)
@@ -105,7 +104,6 @@ with DAG(
             min_ranks="{{ params.min_ranks }}",
             if_unavailable="skip",  # it ended between being found and being asked
             sameshot_conn_id=CONNECTION,
-            max_active_tis_per_dag=CAPTURES_AT_ONCE,
             map_index_template="{{ task.job }}",
         )
         analyze = SameshotAnalyzeOperator(

@@ -82,7 +82,7 @@ def test_a_scheduled_dag_runs_every_six_hours_one_at_a_time_and_never_for_the_pa
 
 
 def test_hours_labels_and_connection_come_from_the_environment(tmp_path: Path) -> None:
-    settings = {"SAMESHOT_EVERY_HOURS": "1.5", "SAMESHOT_LABELS": "team=vision,tier=prod", "SAMESHOT_CONN_ID": "mine"}
+    settings = {"SAMESHOT_EVERY_HOURS": "1.5", "SAMESHOT_LABELS": "team=vision, tier=prod", "SAMESHOT_CONN_ID": "mine"}
     file = FOLDER / "profile_on_schedule.py"
     dag = probe(tmp_path, file, **settings)["parsed"]["profile_on_schedule"]["serialized"]["profile_on_schedule"]["dag"]
     assert dag["timetable"]["__var"]["delta"] == 5400

@@ -160,6 +160,7 @@ def test_the_schedule_begins_now_and_only_the_job_that_becomes_slower_raises_an_
     assert [state for state in states.values() if state == "failed"] == ["failed"]
 
     at = lab.index(SCHEDULED, second, "slowed")
+    assert lab.api.task(SCHEDULED, second, "profile.alert", at)["rendered_map_index"] == "slowed"
     compared = lab.api.xcom(SCHEDULED, second, "profile.compare", map_index=at)
     assert compared["verdict"] == "regressed"
     # The step is what it sleeps and what it computes: from 50 ms + c to 300 ms + c, at most five times the step more.
