@@ -196,13 +196,13 @@ class AirflowServer:
             if self.processes.get(part) is not process:
                 self.others.append(process)
 
-    def restart(self, part: Part) -> None:
-        """Orderly, and until Airflow is healthy again."""
-        self.end(part)
-        self.start(part)
-        wait_for(
-            lambda: self._alive() and self.api.healthy(), f"Airflow is healthy after {part} was restarted", START_S
-        )
+    def mend(self) -> None:
+        """Start again what a test that failed has left down."""
+        down = [part for part in PARTS if part not in self.processes or self.processes[part].poll() is not None]
+        for part in down:
+            self.start(part)
+        if down:
+            wait_for(lambda: self._alive() and self.api.healthy(), f"Airflow is healthy again with {down}", START_S)
 
     def stop(self) -> list[str]:
         """End all parts; the command lines of what was still there afterwards (and was then killed)."""

@@ -42,4 +42,5 @@ def lab() -> Lab:
         except BaseException:
             _STACK.close()
             raise
+    _LABS[0].server.mend()
     return _LABS[0]
