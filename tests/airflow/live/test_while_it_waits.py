@@ -73,6 +73,17 @@ def test_an_orderly_restart_of_triggerer_and_scheduler_cancels_nothing(lab: Lab)
     assert_one_good_capture(lab, DAG, run, capture_id)
 
 
+def test_an_orderly_restart_of_the_scheduler_leaves_a_waiting_worker_alone(lab: Lab) -> None:
+    dag_id = "capture_in_the_worker"
+    run = lab.run(dag_id, duration="6s")
+    capture_id = lab.wait_capture(run).capture_id
+    lab.server.end("scheduler")
+    assert not lab.captures_for(run)[0].cancel_requested
+    lab.server.start("scheduler")
+    lab.api.wait_run(dag_id, run, "success", timeout_s=120)
+    assert_one_good_capture(lab, dag_id, run, capture_id)
+
+
 def test_the_retry_of_a_killed_worker_finds_its_capture_again(lab: Lab) -> None:
     dag_id = "capture_in_the_worker"
     run = lab.run(dag_id, duration="8s")
