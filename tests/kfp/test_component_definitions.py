@@ -137,7 +137,11 @@ def test_shards_are_fanned_out_and_all_collected(tmp_path: Path) -> None:
 
 def test_nodes_labels_and_secrets_reach_every_task(tmp_path: Path) -> None:
     prepare = in_cluster(
-        secret="keys", node_selector={"pool": "cpu"}, labels={"team": "nlp"}, tolerations={"batch": "NoSchedule"}
+        secret="keys",
+        keys=["AWS_REGION"],
+        node_selector={"pool": "cpu"},
+        labels={"team": "nlp"},
+        tolerations={"batch": "NoSchedule"},
     )
     Compiler().compile(profile_job(Components.containers(prepare=prepare)), str(tmp_path / "ir.yaml"))
     _, platform = yaml.safe_load_all((tmp_path / "ir.yaml").read_text())
@@ -151,6 +155,15 @@ def test_nodes_labels_and_secrets_reach_every_task(tmp_path: Path) -> None:
             "team": "nlp",
         }
         (secret,) = each["secretAsEnv"]
-        assert (secret["secretName"], secret["optional"]) == ("keys", True)
-        assert {"AWS_ACCESS_KEY_ID", "SAMESHOT_RESULTS_AWS_REGION"} <= {one["envVar"] for one in secret["keyToEnv"]}
+        assert secret["secretName"] == "keys"
+        assert {one["secretKey"]: one["envVar"] for one in secret["keyToEnv"]} == {"AWS_REGION": "AWS_REGION"}
         assert each["tolerations"] == [{"key": "batch", "operator": "Exists", "effect": "NoSchedule"}]
+
+
+def test_the_shipped_yaml_asks_for_nothing_that_the_oldest_backend_refuses() -> None:
+    # Before 2.15 a task with `optional` in its secret fails in the driver, and newer SDKs always write it.
+    for path in DEPLOY.rglob("*.yaml"):
+        _, *platforms = yaml.safe_load_all(path.read_text())
+        for each in platforms:
+            for executor in each["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values():
+                assert set(executor) == {"podMetadata"}

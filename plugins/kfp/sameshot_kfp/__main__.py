@@ -15,16 +15,16 @@ from kfp.compiler import Compiler
 from kfp.dsl.base_component import BaseComponent
 
 from sameshot.steps.image import IMAGE
-from sameshot_kfp.cluster import in_cluster
+from sameshot_kfp.cluster import KEYS, in_cluster
 from sameshot_kfp.components import Components
 from sameshot_kfp.pipelines import PARALLELISM, analyze_capture, profile_job, profile_pipeline
 
-SECRET = "sameshot"
 
-
-def rendered(image: str = IMAGE, *, secret: str = SECRET, parallelism: int = PARALLELISM) -> dict[str, str]:
+def rendered(
+    image: str = IMAGE, *, secret: str = "", keys: Sequence[str] = KEYS, parallelism: int = PARALLELISM
+) -> dict[str, str]:
     """File name → KFP's IR as YAML."""
-    components = Components.containers(image, in_cluster(secret=secret))
+    components = Components.containers(image, in_cluster(secret=secret, keys=keys))
     made: Mapping[str, BaseComponent] = {
         "profile-job.yaml": profile_pipeline(components, parallelism=parallelism),
         "profile-job-component.yaml": profile_job(components, parallelism=parallelism),
@@ -46,10 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("folder", type=Path, help="where to write them")
     parser.add_argument("--image", default=IMAGE, help="where the image was copied to (%(default)s)")
-    parser.add_argument("--secret", default=SECRET, help="Secret with the store's credentials (%(default)s)")
+    parser.add_argument("--secret", default="", help="Secret with the stores' credentials; default: none is used")
+    parser.add_argument("--keys", default=",".join(KEYS), help="what is in it (%(default)s)")
     parser.add_argument("--parallelism", type=int, default=PARALLELISM, help="shards at the same time (%(default)s)")
     given = parser.parse_args(argv)
-    for name, text in rendered(given.image, secret=given.secret, parallelism=given.parallelism).items():
+    made = rendered(given.image, secret=given.secret, keys=given.keys.split(","), parallelism=given.parallelism)
+    for name, text in made.items():
         path = given.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
