@@ -19,7 +19,7 @@ from live import LiveJob, running_job, wait_for
 
 from sameshot.api.views import CaptureView
 from sameshot.model import CaptureState
-from sameshot_kfp import Components, profile_job, profile_pipeline
+from sameshot_kfp import Components, analyze_capture, profile_job, profile_pipeline
 
 pytestmark = [pytest.mark.live, pytest.mark.full, pytest.mark.timeout(600)]
 
@@ -134,6 +134,26 @@ def test_a_loop_over_keys_makes_a_capture_for_each_item(job: LiveJob, outputs: P
     fresh = [view for capture_id, view in captures(job).items() if capture_id not in before]
     assert sorted(view.request_key.split("/", 3)[-1] for view in fresh) == ["a%2F1", "a%2F2"]
     assert all(view.state is CaptureState.SUCCEEDED for view in fresh)
+
+
+def test_the_same_manifest_is_analysed_once_and_the_same_job_captured_again(job: LiveJob, tmp_path: Path) -> None:
+    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "kfp"), enable_caching=True)
+    before = captures(job)
+    profile, analyze = profile_job(LOCAL), analyze_capture(LOCAL)
+    first = profile(**asked(job, tmp_path / "results")).outputs
+    second = profile(**asked(job, tmp_path / "results")).outputs
+    assert len(captures(job)) == len(before) + 2
+    assert first["capture_id"] != second["capture_id"]
+    assert first["report_uri"] != second["report_uri"]
+
+    def made(task: str) -> int:
+        return len(list((tmp_path / "kfp").rglob(f"{task}/executor_output.json")))
+
+    ran = {task: made(task) for task in ("analyze-rank", "reduce", "compare")}
+    of = {name: second[name] for name in ("manifest_uri", "manifest_sha256")} | {"results": str(tmp_path / "results")}
+    again = analyze(**of, shards=["0/2", "1/2"]).outputs
+    assert again["report_uri"] == second["report_uri"]
+    assert {task: made(task) - count for task, count in ran.items()} == {"analyze-rank": 0, "reduce": 0, "compare": 1}
 
 
 def test_a_run_whose_capture_task_is_lost_cancels_the_capture(job: LiveJob, outputs: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +13,10 @@ from sameshot_kfp.interface import Value
 
 @dataclass(frozen=True)
 class Kept:
-    """A file and the metadata that KFP shows beside it. `data` None: there is no file, only metadata."""
+    """A file and the metadata that KFP shows beside it."""
 
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    data: bytes | None = None
+    data: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def capture(told: Mapping[str, Any]) -> Given:
         },
         files={
             "manifest": Kept(_known(about), _read(uri, archive=True) if uri else b"{}\n"),
-            "metrics": Kept(_numbers(told, "expected", "archived", "common_window_ms")),
+            "metrics": _metrics(_numbers(told, "expected", "archived", "common_window_ms")),
         },
     )
 
@@ -81,7 +82,7 @@ def reduce(told: Mapping[str, Any]) -> Given:
         },
         files={
             "report": Kept({"report_uri": told["report_uri"]}, _read(told["report_uri"])),
-            "metrics": Kept({**_numbers(told, "expected", "analysed"), **_numbers(headline, *headline)}),
+            "metrics": _metrics({**_numbers(told, "expected", "analysed"), **_numbers(headline, *headline)}),
         },
     )
 
@@ -94,7 +95,7 @@ def compare(told: Mapping[str, Any]) -> Given:
         outputs={**{name: told[name] or "" for name in texts}, "sentences": list(told["sentences"])},
         files={
             "report": Kept(_known({"comparison_uri": uri, "verdict": told["verdict"]}), page),
-            "metrics": Kept(_numbers(told, "slowdown", "threshold", "step_before_ns", "step_after_ns")),
+            "metrics": _metrics(_numbers(told, "slowdown", "threshold", "step_before_ns", "step_after_ns")),
         },
     )
 
@@ -111,7 +112,7 @@ def nothing(step: str) -> Given:
     page = _page("Nothing was captured, as the capture's step was told to skip; so there is nothing to show.")
     return Given(
         outputs={each.name: _NONE_YET[each.kind] for each in STEPS[step].outputs},
-        files={each.name: Kept(data=page if each.kind == "HTML" else None) for each in STEPS[step].files},
+        files={each.name: Kept(data=page) if each.kind == "HTML" else _metrics({}) for each in STEPS[step].files},
     )
 
 
@@ -123,6 +124,11 @@ def _numbers(facts: Mapping[str, Any], *names: str) -> dict[str, float]:
     """What is unknown has no number."""
     found = {name: facts.get(name) for name in names}
     return {name: value for name, value in found.items() if isinstance(value, int | float) and value is not True}
+
+
+def _metrics(numbers: Mapping[str, float]) -> Kept:
+    """KFP shows the metadata; the file says the same, since a task whose output has no file may be cached by no one."""
+    return Kept(numbers, json.dumps(numbers).encode())
 
 
 def _page(text: str) -> bytes:

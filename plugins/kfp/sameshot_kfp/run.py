@@ -95,9 +95,8 @@ def perform(step: Step, values: Mapping[str, Any], places: Mapping[str, str], ar
         _write(place, _text(given.outputs[name]))
     for name, artifact in artifacts.items():
         artifact.metadata.update(given.files[name].metadata)
-        if (data := given.files[name].data) is not None:
-            Path(artifact.path).parent.mkdir(parents=True, exist_ok=True)
-            Path(artifact.path).write_bytes(data)
+        Path(artifact.path).parent.mkdir(parents=True, exist_ok=True)
+        Path(artifact.path).write_bytes(given.files[name].data)
     return code
 
 
