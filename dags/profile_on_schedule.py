@@ -3,7 +3,7 @@
 For every job that carries the labels: **capture** a window on all ranks, **analyse** it (report, and a row in the
 history of its series), **compare** it with the previous capture of the series, and **alert** where the time per step
 grew by more than noise and more than the threshold. Jobs go their ways independently: one that has ended, is busy or
-fails holds no other up, and a run without any job is skipped.
+fails holds no other up, and a run that finds no job does nothing.
 
 An alert is a failed task: the run turns red, its message names the job, says by how much a step got slower, and links
 the comparison. Whatever you already use for failed tasks works; a notifier goes into `ON_REGRESSION` in the file.

@@ -27,8 +27,9 @@ from airflow_server import AirflowApi, AirflowServer
 from live import LiveJob, running_job, wait_for
 
 from sameshot import manifest
+from sameshot.client import connect
 from sameshot.local.run import LocalRun, LocalSetup
-from sameshot.model import CapturePolicy
+from sameshot.model import CapturePolicy, CaptureSpec
 from sameshot.steps.history import rows
 
 pytestmark = [pytest.mark.full, pytest.mark.live, pytest.mark.timeout(480)]
@@ -243,3 +244,19 @@ def test_a_form_that_makes_no_sense_is_refused_before_anything_runs(lab: Lab) ->
         with pytest.raises(AssertionError, match=": 400 "):
             lab.start(ON_DEMAND, job="steady", **wrong)
     assert len(lab.api.runs(ON_DEMAND)) == before
+
+
+def test_a_busy_job_is_skipped_and_one_that_refuses_keeps_nothing_from_the_others(lab: Lab) -> None:
+    with connect("local:steady") as client:
+        # The job is occupied until then, whatever a cancel says: so this test is the last one here.
+        other = client.start_capture(CaptureSpec(start_delay_ms=300_000))
+        try:
+            run = lab.start(EVERY, duration="2s")
+            lab.api.wait_run(EVERY, run, "failed", timeout_s=240)
+        finally:
+            client.cancel(other.capture_id)
+    states = lab.states(EVERY, run)
+    assert [states["capture", job] for job in ("steady", "slowed", "strict")] == ["skipped", "success", "failed"]
+    log = lab.api.log(EVERY, run, "capture", map_index=lab.index(EVERY, run, "steady"))
+    assert "steady" in log
+    assert other.capture_id in log
