@@ -105,7 +105,9 @@ async def test_an_evicted_pod_is_retried_and_finds_its_capture(tmp_path: Path) -
 
 async def running(argo: Executor, client: AsyncClient, after: Pod | None = None) -> Pod:
     """A capture pod that is following its capture."""
-    await until(lambda: argo.problem or [pod for pod in argo.pods() if pod is not after and b"capture " in log(pod)], 60)
+    await until(
+        lambda: argo.problem or [pod for pod in argo.pods() if pod is not after and b"capture " in log(pod)], 60
+    )
     assert argo.problem is None, argo.problem
     return next(pod for pod in argo.pods() if pod is not after)
 

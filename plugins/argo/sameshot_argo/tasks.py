@@ -82,11 +82,13 @@ def analyze_rank(
 
 def reduce(name: str = "reduce", *, of: Task | str, results: str, source: Source = INSTALLED, **more: Any) -> Task:
     """Make the report from what `analyze_rank` found on all shards; it must be done before."""
+    _unless_skipped(of, more)
     return _after(of, _task(name, REDUCE.name, REDUCE.inputs, source, {"results": results} | _manifest(of), more))
 
 
 def compare(name: str = "compare", *, of: Task | str, results: str, source: Source = INSTALLED, **more: Any) -> Task:
     """Compare a capture with the one before it in its series; `reduce` must have put it into the history."""
+    _unless_skipped(of, more)
     return _after(of, _task(name, COMPARE.name, COMPARE.inputs, source, {"results": results} | _manifest(of), more))
 
 
@@ -130,6 +132,12 @@ def _manifest(of: Task | str) -> dict[str, Any]:
     if isinstance(of, Task):
         return {name: output_of(of.name, name) for name in (MANIFEST.name, DIGEST.name)}
     return {MANIFEST.name: of}
+
+
+def _unless_skipped(of: Task | str, more: dict[str, Any]) -> None:
+    """A capture that was skipped as asked for has no manifest; its shards are none already."""
+    if isinstance(of, Task):
+        more.setdefault("when", f"'{output_of(of.name, 'capture_id')}' != ''")
 
 
 def _after(of: Task | str, task: Task) -> Task:
