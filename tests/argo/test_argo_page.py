@@ -1,0 +1,44 @@
+"""docs/argo.md: its YAML is valid, its Python runs, and it says what the templates do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from argo_checks import Schemas, problems
+
+from sameshot_argo.dags import templates
+from sameshot_argo.objects import cluster_workflow_template, workflow_template
+from sameshot_argo.settings import Settings
+
+PAGE = (Path(__file__).parents[2] / "docs" / "argo.md").read_text()
+INSTALLED = [workflow_template().to_dict(), cluster_workflow_template().to_dict()]
+BLOCKS = [each for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) for each in yaml.safe_load_all(block)]
+OBJECTS = [each for each in BLOCKS if each["apiVersion"].startswith("argoproj.io")]
+
+
+@pytest.mark.parametrize("document", OBJECTS, ids=[each["kind"] + str(at) for at, each in enumerate(OBJECTS)])
+def test_its_yaml_is_valid(shared_data: Path, document: dict[str, Any]) -> None:
+    assert Schemas(shared_data / "argo-crds").problems(document) == []
+    assert problems(document, INSTALLED) == []
+
+
+def test_its_python_makes_a_valid_workflow(shared_data: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(code.replace("print(", "str("), made)
+    document = made["workflow"].to_dict()
+    assert Schemas(shared_data / "argo-crds").problems(document) == []
+    assert problems(document, INSTALLED) == []
+
+
+def test_every_template_and_the_secrets_of_the_pods_are_on_it() -> None:
+    assert re.findall(r"^\| `([\w-]+)` \| a ", PAGE, re.MULTILINE) == [
+        "profile", "capture", "capture-pod", "analyze-rank", "reduce", "compare", "cancel",
+    ]  # fmt: skip
+    assert {each.name for each in templates()} == set(re.findall(r"^\| `([\w-]+)` \| a ", PAGE, re.MULTILINE))
+    named = {each["metadata"]["name"] for each in BLOCKS if each["kind"] == "Secret"}
+    assert named == {Settings().archive_secret, Settings().results_secret}
