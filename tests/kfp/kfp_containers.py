@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -79,7 +80,11 @@ class Container:
         return self.ended(folder, self.start(folder, inputs, **environment))
 
     def ended(self, folder: Path, process: subprocess.Popen[str]) -> Ran:
-        code = process.wait(100)
+        try:
+            code = process.wait(100)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
         log = (folder / "log").read_text()
         if code:
             return Ran(code, log, {}, {}, {})

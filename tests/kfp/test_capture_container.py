@@ -142,6 +142,7 @@ async def test_an_exit_task_asks_nobody_when_all_went_well(tmp_path: Path) -> No
         assert not (await client.get(view.capture_id)).cancel_requested
 
 
+@pytest.mark.full  # the silent coordinator is given the 10 s in which one is restarted
 @in_loop
 async def test_an_exit_task_says_what_it_does_not_know(tmp_path: Path) -> None:
     nobody = await cancelled(tmp_path / "1", "local:nobody")
