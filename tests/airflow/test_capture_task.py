@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ import pytest
 from sameshot.errors import Denied
 from sameshot.model import CaptureState, FailureReason, TargetFact, TargetState
 from support.airflow_task import FakeJob, Instance, fake_job, fire
+from support.coordination import coordinating
 from support.fake_agent import FakeAgent, deliver, failing, stay
 
 
@@ -307,6 +309,41 @@ def test_waiting_for_a_job_ends_at_the_deadline(job: FakeJob) -> None:
 def test_without_deferral_the_worker_waits_for_the_job(job: FakeJob) -> None:
     armed, job.agent.workers = job.agent.workers, []
     threading.Timer(0.5, lambda: setattr(job.agent, "workers", armed)).start()
+    assert Instance(capture(if_unavailable="wait", deferrable=False)).run().state == "success"
+
+
+@pytest.fixture
+def away(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The connection leads to an address where no coordinator listens yet, and that is no restart any more."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    connection = {"conn_type": "sameshot", "host": "127.0.0.1", "port": port, "login": "ana"}
+    monkeypatch.setenv("AIRFLOW_CONN_SAMESHOT_DEFAULT", json.dumps(connection))
+    monkeypatch.setattr("sameshot.steps.patience.PATIENCE_S", 0.2)
+    return f"127.0.0.1:{port}"
+
+
+@pytest.mark.parametrize("deferrable", [True, False])
+@pytest.mark.parametrize("action", ["fail", "skip"])
+def test_a_coordinator_that_is_away_is_not_taken_for_a_job_that_has_gone(
+    away: str, deferrable: bool, action: str
+) -> None:
+    ended = Instance(capture(if_unavailable=action, deferrable=deferrable), max_tries=2).run()
+    assert ended.state == "up_for_retry"
+    assert "can't be reached" in str(ended.error)
+
+
+def test_a_coordinator_that_is_away_is_waited_for_without_a_worker(away: str) -> None:
+    ended = Instance(capture(if_unavailable="wait"), max_tries=2).run()
+    assert ended.state == "deferred"
+    assert type(ended.trigger()).__name__ == "SameshotJobTrigger"
+
+
+def test_or_by_the_worker_without_deferral(job: FakeJob, away: str, tmp_path: Path) -> None:
+    threading.Timer(
+        1.0, lambda: job.background.enter(coordinating(tmp_path / "later", [job.agent], listen=away))
+    ).start()
     assert Instance(capture(if_unavailable="wait", deferrable=False)).run().state == "success"
 
 

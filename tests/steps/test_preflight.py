@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import time
 from pathlib import Path
 
@@ -97,13 +98,19 @@ def test_another_attempt_is_named_beside_the_one_that_was_asked_for() -> None:
         (NotArmed("x"), Action.WAIT),
         (OtherAttempt("x"), Action.WAIT),
         (NoSuchJob("x"), Action.WAIT),
-        (Unreachable("x"), Action.FAIL),  # not known is no reason to skip
+        (Unreachable("x"), Action.WAIT),  # who waits for a job waits for its coordinator
         (UsageError("x"), Action.FAIL),
     ],
 )
 def test_what_is_done_about_it_is_what_the_request_says(error: SameshotError, action: Action) -> None:
     asked = msgspec.structs.replace(ASKED, if_busy=Action.SKIP, if_unavailable=Action.WAIT)
     assert action_for(asked, error) is action
+
+
+@pytest.mark.parametrize("action", [Action.SKIP, Action.FAIL])
+def test_a_coordinator_that_is_silent_is_no_reason_to_skip(action: Action) -> None:
+    asked = msgspec.structs.replace(ASKED, if_busy=Action.WAIT, if_unavailable=action)
+    assert action_for(asked, Unreachable("x")) is Action.FAIL
 
 
 # ---- against a real coordinator
@@ -242,6 +249,25 @@ async def test_waiting_ends_at_the_deadline_with_the_reason(tmp_path: Path) -> N
         with pytest.raises(NotArmed):  # what is not to be waited for is told at once
             await wait_until_clear(request(client, if_unavailable=Action.FAIL), began + 60)
         assert time.time() - began < 10
+
+
+@in_loop
+async def test_a_coordinator_that_is_away_is_waited_for_by_whoever_waits_for_the_job(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sameshot.steps.patience.PATIENCE_S", 0.2)  # as if it were away for longer than a restart takes
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+        asked = CaptureRequest(address=address, request_key="k", spec=SPEC, caller="ana", timeout_s=60)
+        for action in (Action.FAIL, Action.SKIP):
+            with pytest.raises(Unreachable):
+                await run(msgspec.structs.replace(asked, if_unavailable=action))
+        said: list[str] = []
+        waiting = asyncio.create_task(run(msgspec.structs.replace(asked, if_unavailable=Action.WAIT), said.append))
+        await until(lambda: said or waiting.done())
+        async with training(tmp_path, listen=address):
+            result = await waiting
+    assert (result.exit_code, result.archived) == (0, 2)
 
 
 # ---- jobs of this machine

@@ -30,6 +30,7 @@ from sameshot.errors import (
     SameshotError,
     TryAgain,
     UnknownCapture,
+    Unreachable,
     UsageError,
     VerificationFailed,
 )
@@ -107,7 +108,7 @@ async def begin_when_clear(request: CaptureRequest, *, deadline: float, progress
     while True:
         try:
             return await begin(request)
-        except (NoSuchJob, JobBusy) as error:
+        except (NoSuchJob, JobBusy, Unreachable) as error:
             if action_for(request, error) is not Action.WAIT or time.time() >= deadline:
                 raise
         await wait_until_clear(request, deadline, progress)

@@ -37,11 +37,16 @@ OCCUPIED = (CaptureState.WAITING, CaptureState.DISPATCHING, CaptureState.COLLECT
 
 
 def action_for(request: CaptureRequest, error: SameshotError) -> Action:
-    """What this request wants to be done about an obstacle; any other error is a failure."""
+    """What this request wants to be done about an obstacle; any other error is a failure. Pure.
+
+    Who waits for a job waits for its coordinator, too. Silence is never a reason to skip: the job may be there.
+    """
     if isinstance(error, JobBusy):
         return request.if_busy
     if isinstance(error, NoSuchJob):
         return request.if_unavailable
+    if isinstance(error, Unreachable) and request.if_unavailable is Action.WAIT:
+        return Action.WAIT
     return Action.FAIL
 
 

@@ -24,8 +24,8 @@ class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     `address` is what `connect()` takes. `job`, `uid` and `attempt` say which job is expected there (None: whichever).
     `min_ranks`: a PARTIAL capture with at least so many verified traces is good enough (None: all ranks are needed).
-    `if_unavailable`: the job has ended, is not armed, or has another attempt. `if_busy`: another capture of it is
-    running; waiting is the coordinator's queue. `timeout_s` bounds the whole step, waiting included; then the capture
+    `if_unavailable`: the job has ended, is not armed, or has another attempt; `wait` also waits for a coordinator that
+    does not answer, which is never skipped. `if_busy`: another capture of it is running; waiting is the coordinator's queue. `timeout_s` bounds the whole step, waiting included; then the capture
     is cancelled.
     """
 

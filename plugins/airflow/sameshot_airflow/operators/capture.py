@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import BaseOperator
 
-from sameshot.errors import SameshotError, Unreachable, UsageError
+from sameshot.errors import SameshotError, UsageError
 from sameshot.steps import options
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot_airflow.assets import announce, captures
@@ -249,8 +249,9 @@ class SameshotCaptureOperator(BaseOperator):
     ) -> NoReturn:
         """No capture was begun: fail, skip or wait, as the user set."""
         from sameshot.steps import capture
+        from sameshot.steps.preflight import action_for
 
-        action = _wanted(request, error)
+        action = action_for(request, error)
         if action is Action.SKIP:
             self._keep(context, capture.skipped(request, error))
             raise AirflowSkipException(str(error)) from error
@@ -309,14 +310,6 @@ class SameshotCaptureOperator(BaseOperator):
 
         assert self._request is not None
         self.log.info(asyncio.run(cancelled(self._request, self._capture_id, wait_s)))
-
-
-def _wanted(request: CaptureRequest, error: SameshotError) -> Action:
-    from sameshot.steps.preflight import action_for
-
-    if isinstance(error, Unreachable) and request.if_unavailable is Action.WAIT:
-        return Action.WAIT  # who waits for a job may wait for its coordinator, too
-    return action_for(request, error)
 
 
 def _action(value: object, name: str) -> Action:
