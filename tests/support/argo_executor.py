@@ -138,6 +138,8 @@ class Executor:
         if self._thread.is_alive():
             self.terminate()
             raise AssertionError(f"the workflow did not end within {timeout_s} s: {self.pods()}")
+        for pod in self.all_pods:
+            pod.process.wait(30)  # what was stopped may end after its node
         if self.problem is not None:
             raise self.problem
         return self._root
@@ -158,7 +160,7 @@ class Executor:
     def _end(self, strategy: str) -> None:
         self.shutdown = strategy
         for pod in self.pods():
-            if not pod.on_exit or strategy == "Terminate":
+            if self._ends(pod.on_exit):
                 pod.process.send_signal(signal.SIGTERM)
 
     # ---- a workflow
@@ -411,7 +413,7 @@ class Executor:
         return condition(strategy["expression"], {"lastRetry": seen}) and len(attempts) <= int(strategy["limit"])
 
     def _pod(self, template: Json, name: str, *, on_exit: bool) -> Node:
-        if self.shutdown == "Terminate" or (self.shutdown and not on_exit):
+        if self._ends(on_exit):
             return Node(name, FAILED, f"workflow shutdown with strategy: {self.shutdown}")
         folder = self.folder / "pods" / re.sub(r"[^\w.-]", "_", name)
         mounts = _mounts(template, folder)
@@ -429,12 +431,23 @@ class Executor:
         with self._lock:
             self.all_pods.append(pod)
             self.most_at_once = max(self.most_at_once, sum(each.process.poll() is None for each in self.all_pods))
-        if self.shutdown and not on_exit:  # it came while the pod was being created
+        if self._ends(on_exit):  # it came while the pod was being created
             process.send_signal(signal.SIGTERM)
         if self.started is not None:
             self.started(pod)
-        late = _wait(process, int(template["activeDeadlineSeconds"]))
+        deadline = time.monotonic() + int(template["activeDeadlineSeconds"])
+        late = False
+        while process.poll() is None:
+            if self._ends(on_exit):  # the node is marked at once, while its container is still ending
+                return Node(name, FAILED, f"workflow shutdown with strategy: {self.shutdown}")
+            if late := time.monotonic() > deadline:
+                _terminated(process)
+                break
+            time.sleep(0.02)
         return self._ended(template, pod, mounts, late, log.read_text(errors="replace"))
+
+    def _ends(self, on_exit: bool) -> bool:
+        return self.shutdown == "Terminate" or (bool(self.shutdown) and not on_exit)
 
     def _argv(self, container: Json, mounts: Mapping[str, Path]) -> list[str]:
         assert container["command"] == ["sameshot"]
@@ -567,18 +580,13 @@ def _moved(text: str, mounts: Mapping[str, Path]) -> str:
     return text
 
 
-def _wait(process: subprocess.Popen[bytes], deadline_s: int) -> bool:
-    """Whether the deadline ended it."""
-    try:
-        process.wait(deadline_s)
-    except subprocess.TimeoutExpired:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(30)
-        process.kill()
-        process.wait()
-        return True
-    return False
+def _terminated(process: subprocess.Popen[bytes], grace_s: float = 30) -> int:
+    """SIGTERM, and SIGKILL after the grace period."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(grace_s)
+    process.kill()
+    return process.wait()
 
 
 def walk(node: Node) -> Iterator[Node]:
