@@ -13,13 +13,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from google.protobuf import json_format
 from kfp.pipeline_spec import pipeline_spec_pb2
@@ -83,7 +83,8 @@ class Container:
         try:
             code = process.wait(100)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+            for each in (*psutil.Process(process.pid).children(recursive=True), process):
+                each.kill()
             raise
         log = (folder / "log").read_text()
         if code:

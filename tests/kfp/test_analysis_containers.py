@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
 from gloo_job import GlooJob, archive, failed
 from kfp import dsl, local
 from kfp_containers import IR, Container, Ran
 from s3 import FaultyProxy, make_bucket, moto_server, s3_client, s3_environment
 
+from sameshot.manifest import build, decode, encode
 from sameshot_kfp import Components, results
 
 OWN = {"SAMESHOT_RESULTS_AWS_ACCESS_KEY_ID": "RESULTSKEY", "SAMESHOT_RESULTS_AWS_SECRET_ACCESS_KEY": "secret"}
@@ -148,6 +150,22 @@ def test_reports_are_read_with_the_credential_of_results_and_manifests_with_that
 
 
 TEXTS = ("request_key", "series", "missing", "warning", "message")
+
+
+def test_who_is_content_with_fewer_ranks_compares_with_such_a_capture(tmp_path: Path) -> None:
+    jobs = {"first": (failed(4),), "second": ()}
+    for at, (name, failures) in enumerate(jobs.items(), 1):
+        made = Path(published(tmp_path / name, failures=failures)["manifest_uri"])
+        found = decode(made.read_bytes())
+        of_its_own = {"capture_id": f"{at:032x}", "frozen_at": f"2026-11-30T0{at}:00:00Z"}
+        made.write_bytes(encode(build(msgspec.structs.replace(found.capture, **of_its_own), list(found.targets))))
+        of = {"manifest_uri": str(made), "manifest_sha256": decode(made.read_bytes()).sha256}
+        of["results"] = str(tmp_path / "results")
+        assert reported(tmp_path / name, of, min_ranks=4).code == 0
+    strict = run("compare", tmp_path / "strict", of)
+    assert strict.parameters["verdict"] == "first", strict.log
+    content = run("compare", tmp_path / "content", {**of, "min_ranks": 4.0})
+    assert content.parameters["before_capture_id"] == f"{1:032x}", content.log
 
 
 @pytest.mark.parametrize("fail", [True, False])

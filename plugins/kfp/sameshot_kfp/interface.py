@@ -163,7 +163,7 @@ COMPARE = Step(
         *_MANIFEST,
         Input("before", "Manifest of the earlier capture. Empty: the one before in the history.", ""),
         Input("threshold", "How much slower a step must be for a regression: 0.1 is 10 %.", 0.1, "float"),
-        Input("accept_partial", "Compare with an earlier capture that lacks ranks, too.", False, "bool"),
+        Input("min_ranks", "If not 0, fewer ranks are content: also those of an earlier capture.", 0, "int"),
         Input("fail_on_regression", "Fail the task (exit code 4) for a regression.", False, "bool"),
     ),
     files=(

@@ -53,7 +53,9 @@ def analyze_capture(components: Components, *, parallelism: int = PARALLELISM) -
         with dsl.ParallelFor(shards, parallelism=parallelism) as shard:
             rank = components.analyze_rank(shard=shard, **of)
         report = components.reduce(shards=dsl.Collected(rank.outputs["done"]), min_ranks=min_ranks, **of)
-        compared = components.compare(threshold=threshold, fail_on_regression=fail_on_regression, **of).after(report)
+        compared = components.compare(
+            min_ranks=min_ranks, threshold=threshold, fail_on_regression=fail_on_regression, **of
+        ).after(report)
         return Analysed(report_uri=report.outputs["report_uri"], verdict=compared.outputs["verdict"])
 
     made: BaseComponent = sameshot_analyze

@@ -124,7 +124,8 @@ def _command(argv: Sequence[str]) -> int:
 
     before = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        started.append(subprocess.Popen([sys.executable, "-m", "sameshot.cli.main", "step", *argv]))
+        command = [sys.executable, "-m", "sameshot.cli.main", "step", *argv]
+        started.append(subprocess.Popen(command, start_new_session=True))  # Ctrl-C comes once, and from here
         code = started[0].wait()
     finally:
         for number, handler in before.items():
