@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook
 
 from sameshot.errors import SameshotError, UsageError
+from sameshot.steps.links import manifest_url, report_url, web_problem
 from sameshot_airflow.get_provider_info import (
     CONNECTION_TYPE,
     EXTRA_FIELDS,
@@ -22,7 +23,6 @@ from sameshot_airflow.get_provider_info import (
     PLACEHOLDERS,
     RELABELING,
 )
-from sameshot_airflow.urls import manifest_url, report_url, web_problem
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sameshot_airflow.urls import manifest_url, report_url, web_problem
+from sameshot.steps.links import manifest_url, report_url, web_problem
 
 BASE = "https://profiles.example.com/sameshot"
 

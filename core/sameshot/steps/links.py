@@ -1,7 +1,7 @@
 """From where things lie to where a browser can open them. Pure; None wherever the link would be a guess.
 
-A link ends up in Airflow's database, for everybody who may see the task: it is the base URL that an administrator gave
-and a path, never a store's own URI and nothing that grants access by itself.
+A link ends up where an engine shows results, for everybody who may see the task: it is the base URL that an
+administrator gave and a path, never a store's own URI and nothing that grants access by itself.
 """
 
 from __future__ import annotations
