@@ -22,12 +22,13 @@ def followed(lab: Lab, run: str) -> None:
 def wait_cancelled(lab: Lab, run: str) -> CaptureView:
     wait_for(lambda: lab.captures_for(run)[0].state.terminal, "the capture has ended", 30)
     view = lab.captures_for(run)[0]
-    assert view.state is CaptureState.CANCELLED
+    dag_id = view.request_key.split("/")[1]
+    assert view.state is CaptureState.CANCELLED, lab.api.story(dag_id, run)
     return view
 
 
 def test_marking_a_deferred_task_failed_cancels_its_capture(lab: Lab) -> None:
-    run = lab.run("one_capture", duration="10s")
+    run = lab.run("one_capture", duration="20s")
     lab.api.wait_task("one_capture", run, "capture", "deferred")
     view = recording(lab, run)
     followed(lab, run)
@@ -45,7 +46,7 @@ def test_marking_a_deferred_task_failed_cancels_its_capture(lab: Lab) -> None:
 
 
 def test_marking_a_running_task_failed_cancels_its_capture(lab: Lab) -> None:
-    run = lab.run("capture_in_the_worker", duration="10s")
+    run = lab.run("capture_in_the_worker", duration="20s")
     recording(lab, run)
     lab.api.set_task_state("capture_in_the_worker", run, "capture", "failed")
     assert "2 were already fetched" in wait_cancelled(lab, run).withdrawn
@@ -57,7 +58,7 @@ def test_marking_a_running_task_failed_cancels_its_capture(lab: Lab) -> None:
 
 def test_what_nobody_has_fetched_yet_is_withdrawn(lab: Lab) -> None:
     """A capture that is queued behind another one has not reached any worker."""
-    first = lab.run("one_capture", duration="8s")
+    first = lab.run("one_capture", duration="15s")
     recording(lab, first)
     run = lab.run("one_capture", duration="8s")
     lab.api.wait_task("one_capture", run, "capture", "deferred")
@@ -70,7 +71,7 @@ def test_what_nobody_has_fetched_yet_is_withdrawn(lab: Lab) -> None:
 
 
 def test_a_timeout_cancels_the_capture_and_says_so(lab: Lab) -> None:
-    run = lab.run("one_capture", duration="10s", timeout="4s")
+    run = lab.run("one_capture", duration="20s", timeout="4s")
     lab.api.wait_run("one_capture", run, "failed")
     ended = wait_cancelled(lab, run)
     log = lab.api.log("one_capture", run, "capture")

@@ -7,14 +7,14 @@ import json
 import httpx
 from airflow_lab import Lab
 
-from sameshot.model import CaptureState
+from sameshot.model import Activity, CaptureState
 
 DAG = "profile_on_demand"
 CAPTURE, ANALYZE, REDUCE = "profile_job.capture", "profile_job.analyze", "profile_job.reduce"
 
 
 def test_a_job_is_captured_analysed_rank_by_rank_and_reported(lab: Lab) -> None:
-    run = lab.run(DAG, job="live", duration="5s", activities=["cpu"])
+    run = lab.run(DAG, job="live", duration="5s", activities=["cpu"], record_shapes=True)
     lab.api.wait_task(DAG, run, CAPTURE, "deferred")
     pool = lab.api.pool()
     assert (pool["running_slots"], pool["open_slots"]) == (0, pool["slots"])
@@ -22,6 +22,8 @@ def test_a_job_is_captured_analysed_rank_by_rank_and_reported(lab: Lab) -> None:
 
     (view,) = lab.captures_for(run)
     assert (view.state, view.archived) == (CaptureState.SUCCEEDED, 2)
+    asked = (view.spec.duration_ms, view.spec.record_shapes, view.spec.with_stack, view.spec.activities)
+    assert asked == (5000, True, False, (Activity.CPU,))
     folder = lab.job.folder_of(view)
     manifest = json.loads((folder / "manifest.json").read_bytes())
 

@@ -104,7 +104,7 @@ def test_the_retry_of_a_killed_worker_finds_its_capture_again(lab: Lab) -> None:
 
 def test_a_triggerer_that_stalls_and_comes_back_cancels_nothing(lab: Lab) -> None:
     """Another one has taken over meanwhile. To the first it looks as if a person had taken the trigger away."""
-    run = deferred(lab, duration="40s")
+    run = deferred(lab, duration="50s")  # another triggerer must have started by then
     capture_id = lab.wait_capture(run).capture_id
     following = f"following capture {capture_id}"
     wait_for(lambda: following in lab.api.log(DAG, run, "capture"), "the trigger follows it")
