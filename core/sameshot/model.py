@@ -156,6 +156,15 @@ class CapturePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
 
 
+class Nobody(enum.StrEnum):
+    """Why a capture ended without a single target."""
+
+    ENDED = "ENDED"  # every node answered, and all registered workers have gone or are going
+    NOT_ARMED = "NOT_ARMED"  # every node answered, and no worker is registered, or none that has a rank yet
+    SILENT = "SILENT"  # a node did not answer: whether there are workers is not known
+    BROKEN = "BROKEN"  # the coordinator itself failed before it knew
+
+
 class BoundBy(enum.StrEnum):
     """How a trace proves whose it is: our uuid inside its bytes, or only the path it was written to."""
 

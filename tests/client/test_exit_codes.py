@@ -10,11 +10,19 @@ from rich.console import Console
 
 from sameshot.api.views import CaptureView
 from sameshot.cli.progress import print_result
-from sameshot.model import CaptureState
+from sameshot.model import CaptureState, Nobody
 from sameshot.steps.verdict import exit_code
 from support.fake_agent import JOB
 
-DONE = CaptureView(capture_id="0" * 32, job=JOB, state=CaptureState.SUCCEEDED, expected=2, archived=2, published=True)
+DONE = CaptureView(
+    capture_id="0" * 32,
+    job=JOB,
+    state=CaptureState.SUCCEEDED,
+    expected=2,
+    archived=2,
+    published=True,
+    converged_at_ns=1,
+)
 
 
 def ended(state: CaptureState, **changes: object) -> CaptureView:
@@ -31,7 +39,13 @@ def ended(state: CaptureState, **changes: object) -> CaptureView:
         (ended(CaptureState.CANCELLED), 7),
         (ended(CaptureState.SUCCEEDED, published=False), 75),
         (ended(CaptureState.FAILED, published=False), 75),
+        (ended(CaptureState.FAILED, published=False, expected=0, nobody=Nobody.ENDED), 6),
+        (ended(CaptureState.FAILED, published=False, expected=0, nobody=Nobody.NOT_ARMED), 6),
+        (ended(CaptureState.FAILED, published=False, expected=0, nobody=Nobody.SILENT), 75),
+        (ended(CaptureState.FAILED, published=False, expected=0, nobody=Nobody.BROKEN), 1),
+        # of a coordinator that is a version older and gives no reason
         (ended(CaptureState.FAILED, published=False, expected=0), 6),
+        (ended(CaptureState.FAILED, published=False, expected=0, converged_at_ns=None), 1),
         (ended(CaptureState.CANCELLED, published=False, expected=0), 7),
         (ended(CaptureState.COLLECTING, published=False), 75),
     ],

@@ -22,6 +22,7 @@ from sameshot.model import (
     Failure,
     FailureReason,
     Identity,
+    Nobody,
     Outcome,
     Phase,
     TargetFact,
@@ -96,6 +97,19 @@ def test_a_capture_in_an_unknown_state_has_not_ended_and_says_why() -> None:
     assert view.spec.activities == SPEC.activities == (Activity.CPU, Activity.CUDA)
     assert "REPLICATING" in view.note
     assert "npu" in view.note
+
+
+def test_why_nobody_was_asked_is_read_where_it_is_told_and_an_unknown_reason_says_nothing_of_the_workers() -> None:
+    message = to_proto(CaptureView(capture_id="0" * 32, job=JOB, state=CaptureState.FAILED), pb.Capture())
+    assert not message.HasField("nobody")
+    assert wire.capture(message).nobody is None  # an older coordinator
+    for known in Nobody:
+        message.nobody = known
+        assert wire.capture(message).nobody is known
+    message.nobody = "EVICTED"
+    view = wire.capture(message)
+    assert (view.state, view.nobody) == (CaptureState.FAILED, Nobody.SILENT)
+    assert "EVICTED" in view.note
 
 
 def test_limits_of_a_newer_policy_are_left_out_and_a_malformed_one_is_our_error() -> None:

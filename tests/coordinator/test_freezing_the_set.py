@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sameshot.coordinator.plan import MAX_WORLD_SIZE, Frozen, Seen, freeze
-from sameshot.model import FailureReason, Phase, TargetState, Worker, generation_of
+from sameshot.model import FailureReason, Nobody, Phase, TargetState, Worker, generation_of
 from support.fake_agent import worker
 
 
@@ -114,11 +115,35 @@ def test_a_world_beyond_reason_and_ranks_outside_it_are_not_believed() -> None:
     assert (frozen.world_size, frozen.missing_ranks) == (2, (1,))
 
 
-def test_nobody_says_which_kind_of_nobody() -> None:
-    assert "No node agent" in freeze([]).message
-    assert "was it armed" in freeze([node("a")]).message
-    assert "None of 1 agents answers" in freeze([Seen("a:1", silent="timeout")]).message
-    assert "can be captured now" in freeze([node("a", worker(rank=0, world_size=1, alive=False))]).message
+GONE = worker(rank=0, world_size=1, alive=False)
+NO_RANK_YET = msgspec.structs.replace(
+    worker(rank=0, world_size=1), registration=msgspec.structs.replace(GONE.registration, rank=None)
+)
+LEAVING = worker(rank=0, world_size=1, phase=Phase.EXITING)
+
+
+@pytest.mark.parametrize(
+    ("seen", "kind", "says"),
+    [
+        ([], Nobody.SILENT, "No node agent"),
+        ([node("a")], Nobody.NOT_ARMED, "was it armed"),
+        ([Seen("a:1", silent="timeout")], Nobody.SILENT, "None of 1 agents answers"),
+        ([node("a", GONE)], Nobody.ENDED, "can be captured now"),
+        ([node("a", GONE, LEAVING)], Nobody.ENDED, "None of 2 registered workers can be captured now"),
+        ([node("a", GONE, NO_RANK_YET)], Nobody.NOT_ARMED, "can be captured now"),
+        # whoever is silent may have all of the workers
+        ([node("a"), Seen("b:1", silent="timeout")], Nobody.SILENT, "1 agents do not answer"),
+        ([node("a", GONE), Seen("b:1", silent="timeout")], Nobody.SILENT, "1 agents do not answer"),
+    ],
+)
+def test_nobody_says_which_kind_of_nobody(seen: list[Seen], kind: Nobody, says: str) -> None:
+    frozen = freeze(seen)
+    assert (frozen.targets, frozen.world_size, frozen.nobody) == ((), None, kind)
+    assert says in frozen.message
+
+
+def test_where_there_are_targets_nobody_is_not_said() -> None:
+    assert freeze([node("a", worker(rank=0, world_size=1))]).nobody is None
 
 
 @st.composite

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from sameshot.client.wire import os_user
+from sameshot.coordinator.capture import CaptureRun
 from sameshot.errors import (
     CaptureCancelled,
     CaptureFailed,
@@ -27,11 +29,11 @@ from sameshot.errors import (
     Unreachable,
     UsageError,
 )
-from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, FailureReason, Outcome, TargetState
+from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, FailureReason, Nobody, Outcome, TargetState
 from sameshot.steps.capture import accept, begin, capture, finish, pinned, result_of, run
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot.steps.results import CaptureResult, from_builtins, to_builtins, to_json
-from support.coordination import SPEC, in_loop, until, until_view
+from support.coordination import QUICK, SPEC, in_loop, until, until_view
 from support.fake_agent import JOB, deliver, failing, stay
 from support.step_requests import by_rank, request, training
 
@@ -106,6 +108,17 @@ async def test_a_retry_joins_the_capture_that_is_still_running(tmp_path: Path) -
 
 
 @in_loop
+async def test_a_request_is_pinned_to_the_job_attempt_and_the_caller_that_began_it(tmp_path: Path) -> None:
+    async with training(tmp_path) as (_, client):
+        asked = request(client, caller=None)
+        view = await begin(asked)
+        again = pinned(asked, view)
+        assert (again.job, again.uid, again.attempt) == (JOB.name, JOB.uid, JOB.attempt)
+        assert again.caller == os_user()  # keys are each caller's own, and another process may be another user
+        assert pinned(request(client, caller="eva"), view).caller == "eva"
+
+
+@in_loop
 async def test_after_a_failed_capture_the_same_key_starts_the_next_one(tmp_path: Path) -> None:
     async with training(tmp_path) as (agent, client):
         agent.script = failing(FailureReason.MISSING, "no file by the deadline")
@@ -167,6 +180,47 @@ async def test_a_job_that_ends_before_it_could_be_asked_is_told_as_such(tmp_path
     assert (result.exit_code, result.outcome, result.published) == (6, Outcome.FAILED, False)
     with pytest.raises(NoSuchJob, match="Nothing was captured of train"):
         accept(result)
+
+
+@in_loop
+async def test_a_coordinator_that_breaks_before_it_asks_anybody_is_an_error_and_is_never_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: CaptureRun) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(CaptureRun, "_open", broken)
+    async with training(tmp_path) as (_, client):
+        result = await run(request(client, if_unavailable=Action.SKIP))
+        view = await client.get(result.capture_id)
+    assert (view.state, view.nobody, view.expected) == (CaptureState.FAILED, Nobody.BROKEN, 0)
+    assert (result.exit_code, result.outcome, result.skipped) == (1, Outcome.FAILED, False)
+    assert "RuntimeError" in result.message
+    with pytest.raises(SameshotError, match="RuntimeError") as raised:
+        accept(result)
+    assert not isinstance(raised.value, NoSuchJob)
+
+
+@in_loop
+async def test_nodes_that_fall_silent_before_they_are_asked_are_no_reason_to_skip(tmp_path: Path) -> None:
+    timings = msgspec.structs.replace(QUICK, freeze_s=0.3, listing_s=3600.0)
+    async with training(tmp_path, armed=False, timings=timings) as (agent, client):
+        agent.refuse["ListWorkers"] = Unreachable("the node is overloaded")
+        started = await client.start_capture(SPEC, "k1")
+        result = await finish(request(client, if_unavailable=Action.SKIP), started.capture_id)
+        assert (await client.get(started.capture_id)).nobody is Nobody.SILENT
+    assert (result.exit_code, result.outcome, result.skipped) == (75, Outcome.FAILED, False)
+    assert "None of 1 agents answers" in result.message
+
+
+@in_loop
+async def test_where_an_older_coordinator_does_not_say_why_there_was_nobody_nothing_is_skipped(tmp_path: Path) -> None:
+    async with training(tmp_path, armed=False) as (_, client):
+        view = await client.wait((await client.start_capture(SPEC, "k1")).capture_id)
+        assert view.nobody is Nobody.NOT_ARMED
+        older = msgspec.structs.replace(view, nobody=None)
+        result = await result_of(request(client, if_unavailable=Action.SKIP), older)
+    assert (result.exit_code, result.skipped) == (6, False)
 
 
 @in_loop

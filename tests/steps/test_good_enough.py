@@ -46,6 +46,7 @@ def capture(state: CaptureState, *targets: TargetFact, **changes: object) -> Cap
         archived=sum(each.artifact is not None for each in targets),
         failed=sum(each.failure is not None for each in targets),
         common_window_ns=900_000_000,
+        converged_at_ns=1,
     )
     return msgspec.structs.replace(view, **changes)
 

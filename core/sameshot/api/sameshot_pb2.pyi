@@ -236,7 +236,7 @@ class Target(_message.Message):
     def __init__(self, target_id: _Optional[str] = ..., identity: _Optional[_Union[Identity, _Mapping]] = ..., state: _Optional[_Union[TargetState, str]] = ..., note: _Optional[str] = ..., artifact: _Optional[_Union[Artifact, _Mapping]] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ..., late_start: bool = ..., announced_bytes: _Optional[int] = ..., last_poll_age_s: _Optional[float] = ...) -> None: ...
 
 class Capture(_message.Message):
-    __slots__ = ("capture_id", "job", "series", "caller", "request_key", "n", "spec", "state", "note", "backend", "world_size", "generation", "accepted_at_ns", "start_at_ns", "common_window_ns", "frozen_at_ns", "converged_at_ns", "published", "manifest_uri", "cancel_requested", "withdrawn", "expected", "archived", "failed", "targets")
+    __slots__ = ("capture_id", "job", "series", "caller", "request_key", "n", "spec", "state", "note", "backend", "world_size", "generation", "accepted_at_ns", "start_at_ns", "common_window_ns", "frozen_at_ns", "converged_at_ns", "published", "manifest_uri", "cancel_requested", "withdrawn", "expected", "archived", "failed", "targets", "nobody")
     CAPTURE_ID_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     SERIES_FIELD_NUMBER: _ClassVar[int]
@@ -262,6 +262,7 @@ class Capture(_message.Message):
     ARCHIVED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     TARGETS_FIELD_NUMBER: _ClassVar[int]
+    NOBODY_FIELD_NUMBER: _ClassVar[int]
     capture_id: str
     job: JobRef
     series: str
@@ -287,7 +288,8 @@ class Capture(_message.Message):
     archived: int
     failed: int
     targets: _containers.RepeatedCompositeFieldContainer[Target]
-    def __init__(self, capture_id: _Optional[str] = ..., job: _Optional[_Union[JobRef, _Mapping]] = ..., series: _Optional[str] = ..., caller: _Optional[str] = ..., request_key: _Optional[str] = ..., n: _Optional[int] = ..., spec: _Optional[_Union[CaptureSpec, _Mapping]] = ..., state: _Optional[str] = ..., note: _Optional[str] = ..., backend: _Optional[str] = ..., world_size: _Optional[int] = ..., generation: _Optional[str] = ..., accepted_at_ns: _Optional[int] = ..., start_at_ns: _Optional[int] = ..., common_window_ns: _Optional[int] = ..., frozen_at_ns: _Optional[int] = ..., converged_at_ns: _Optional[int] = ..., published: bool = ..., manifest_uri: _Optional[str] = ..., cancel_requested: bool = ..., withdrawn: _Optional[str] = ..., expected: _Optional[int] = ..., archived: _Optional[int] = ..., failed: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ...) -> None: ...
+    nobody: str
+    def __init__(self, capture_id: _Optional[str] = ..., job: _Optional[_Union[JobRef, _Mapping]] = ..., series: _Optional[str] = ..., caller: _Optional[str] = ..., request_key: _Optional[str] = ..., n: _Optional[int] = ..., spec: _Optional[_Union[CaptureSpec, _Mapping]] = ..., state: _Optional[str] = ..., note: _Optional[str] = ..., backend: _Optional[str] = ..., world_size: _Optional[int] = ..., generation: _Optional[str] = ..., accepted_at_ns: _Optional[int] = ..., start_at_ns: _Optional[int] = ..., common_window_ns: _Optional[int] = ..., frozen_at_ns: _Optional[int] = ..., converged_at_ns: _Optional[int] = ..., published: bool = ..., manifest_uri: _Optional[str] = ..., cancel_requested: bool = ..., withdrawn: _Optional[str] = ..., expected: _Optional[int] = ..., archived: _Optional[int] = ..., failed: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., nobody: _Optional[str] = ...) -> None: ...
 
 class StartCaptureRequest(_message.Message):
     __slots__ = ("job", "spec", "request_key", "on_failed")

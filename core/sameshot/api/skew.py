@@ -21,6 +21,7 @@ from sameshot.model import (
     CaptureState,
     Encoding,
     FailureReason,
+    Nobody,
     Phase,
     TargetFact,
     TargetState,
@@ -112,6 +113,9 @@ def _mended_capture(message: pb.Capture) -> pb.Capture:
         mended.note = f"{mended.note} (records {', '.join(unknown)}, which this version doesn't know)".strip()
         known = [each for each in mended.spec.activities if each not in unknown]
         mended.spec.activities[:] = known or [Activity.CPU]
+    if mended.HasField("nobody") and mended.nobody not in set(Nobody):
+        mended.note = f"{mended.note} (nobody was asked for a reason that this version doesn't know: {mended.nobody})"
+        mended.nobody = Nobody.SILENT  # nothing is known of the workers, so nothing may be concluded
     targets = [_mended_target(each) for each in mended.targets]
     del mended.targets[:]
     mended.targets.extend(targets)

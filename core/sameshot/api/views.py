@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, JobRef, Outcome, TargetFact, Worker
+from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, JobRef, Nobody, Outcome, TargetFact, Worker
 
 
 class CaptureView(msgspec.Struct, frozen=True, kw_only=True):
@@ -12,7 +12,8 @@ class CaptureView(msgspec.Struct, frozen=True, kw_only=True):
 
     `n` counts the captures of one request key from 1 on. `published`: the manifest is in the archive; a terminal
     capture without it keeps its traces in the archive, and `note` says what stands in the way. `withdrawn` says in
-    words what a cancel really did. `targets` are sorted by rank and empty in lists.
+    words what a cancel really did. `targets` are sorted by rank and empty in lists. `nobody` says why a FAILED capture
+    has no targets; None: it has some, or its coordinator is of a version that did not say.
     """
 
     capture_id: str
@@ -40,6 +41,7 @@ class CaptureView(msgspec.Struct, frozen=True, kw_only=True):
     archived: int = 0
     failed: int = 0
     targets: tuple[TargetFact, ...] = ()
+    nobody: Nobody | None = None
 
     @property
     def outcome(self) -> Outcome | None:

@@ -25,7 +25,7 @@ from sameshot.coordinator.slot import Slot
 from sameshot.coordinator.withdrawal import Withdrawal
 from sameshot.manifest.rules import common_window_ns
 from sameshot.manifest.values import Target
-from sameshot.model import CaptureState, FailureReason, Outcome
+from sameshot.model import CaptureState, FailureReason, Nobody, Outcome
 from sameshot.states import Deadlines
 
 _log = logging.getLogger(__name__)
@@ -75,6 +75,8 @@ class CaptureRun:
         except Exception as error:
             _log.exception("capture %s broke off", self._record.capture_id)
             self._record.say(f"The coordinator itself failed ({error!r}); its log has more. Archived traces are kept.")
+            if not self._targets.facts:
+                self._record.nobody = Nobody.BROKEN
             self._record.move(CaptureState.FAILED)
             self._record.settled.set()
         finally:
@@ -190,6 +192,8 @@ class CaptureRun:
         if not facts:
             if record.cancelled:
                 record.withdrawn = "It was cancelled before anything was dispatched."
+            elif record.frozen is not None:
+                record.nobody = record.frozen.nobody
             record.move(CaptureState.CANCELLED if record.cancelled else CaptureState.FAILED)
             record.settled.set()
             return None

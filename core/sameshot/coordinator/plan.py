@@ -15,6 +15,7 @@ from sameshot.model import (
     Failure,
     FailureReason,
     Identity,
+    Nobody,
     Phase,
     Registration,
     TargetFact,
@@ -49,13 +50,15 @@ class Planned(msgspec.Struct, frozen=True):
 class Frozen(msgspec.Struct, frozen=True):
     """The closed set. `world_size` is None, and `targets` empty, when no worker of this job is known at all.
 
-    `message` says what doesn't fit together, in words; empty when everything does.
+    `message` says what doesn't fit together, in words; empty when everything does. `nobody` says why there are no
+    targets; None: there are.
     """
 
     world_size: int | None = None
     generation: str = ""
     targets: tuple[Planned, ...] = ()
     message: str = ""
+    nobody: Nobody | None = None
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
@@ -86,7 +89,8 @@ def freeze(seen: Sequence[Seen]) -> Frozen:
     owed = [(each, worker.registration) for each, worker in earlier if dispatchable(worker)]
     world_size = _latest_world_size(usable) or _latest_world_size(owed)
     if world_size is None:
-        return Frozen(message=_nobody(seen))
+        nobody, words = _nobody(seen)
+        return Frozen(message=words, nobody=nobody)
 
     remarks: list[str] = []
     covered = _one_per_rank(_of_world(usable, world_size), remarks)
@@ -227,15 +231,24 @@ def _disagreements(covered: dict[int, _Pair], usable: Sequence[_Pair], world_siz
     return remarks
 
 
-def _nobody(seen: Sequence[Seen]) -> str:
+def _nobody(seen: Sequence[Seen]) -> tuple[Nobody, str]:
+    """Why no worker can be asked, and the same in words. Of a node that is silent nothing is known, so nothing is
+    claimed of the job either."""
     if not seen:
-        return "No node agent is known to this coordinator, so no worker can be either."
+        return Nobody.SILENT, "No node agent is known to this coordinator, so no worker can be either."
     silent = [each for each in seen if each.silent is not None]
     if len(silent) == len(seen):
-        return f"None of {len(seen)} agents answers ({silent[0].address}: {silent[0].silent})."
-    unusable = [worker for each in seen for worker in each.workers or ()]
-    if not unusable:
-        also = f"; {len(silent)} agents do not answer" if silent else ""
-        return f"No worker of this job is registered on any of {len(seen)} nodes{also}: was it armed and is it running?"
-    note = next((worker.note for worker in unusable if worker.note), "not alive, exiting, or without a rank yet")
-    return f"None of {len(unusable)} registered workers can be captured now ({note})."
+        return Nobody.SILENT, f"None of {len(seen)} agents answers ({silent[0].address}: {silent[0].silent})."
+    also = f"; {len(silent)} agents do not answer" if silent else ""
+    workers = [worker for each in seen for worker in each.workers or ()]
+    if not workers:
+        words = (
+            f"No worker of this job is registered on any of {len(seen)} nodes{also}: was it armed and is it running?"
+        )
+        return Nobody.SILENT if silent else Nobody.NOT_ARMED, words
+    note = next((worker.note for worker in workers if worker.note), "not alive, exiting, or without a rank yet")
+    words = f"None of {len(workers)} registered workers can be captured now ({note}){also}."
+    if silent:
+        return Nobody.SILENT, words
+    here = any(each.alive and each.current and each.registration.phase is not Phase.EXITING for each in workers)
+    return Nobody.NOT_ARMED if here else Nobody.ENDED, words

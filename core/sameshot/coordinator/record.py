@@ -15,7 +15,7 @@ from sameshot import states
 from sameshot.api.views import CaptureView
 from sameshot.coordinator.plan import Frozen
 from sameshot.coordinator.targets import TargetSet
-from sameshot.model import CaptureSpec, CaptureState, JobRef
+from sameshot.model import CaptureSpec, CaptureState, JobRef, Nobody
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +40,7 @@ class CaptureRecord:
         self.frozen_at_ns: int | None = None
         self.converged_at_ns: int | None = None
         self.common_window_ns: int | None = None
+        self.nobody: Nobody | None = None  # why it ended without targets
         self.published = False
         self.manifest_uri = manifest_uri
         self.cancelled = False  # a cancel was accepted
@@ -94,6 +95,7 @@ class CaptureRecord:
             archived=sum(fact.artifact is not None for fact in facts),
             failed=sum(fact.failure is not None for fact in facts),
             targets=facts if targets else (),
+            nobody=self.nobody,
         )
 
     async def cancel(self) -> None:

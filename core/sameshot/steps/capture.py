@@ -24,7 +24,9 @@ from sameshot.errors import (
     DeadlinePassed,
     Denied,
     JobBusy,
+    JobEnded,
     NoSuchJob,
+    NotArmed,
     PartialCapture,
     PolicyRefused,
     SameshotError,
@@ -35,7 +37,7 @@ from sameshot.errors import (
     VerificationFailed,
 )
 from sameshot.manifest import Manifest
-from sameshot.model import CaptureState
+from sameshot.model import CaptureState, Outcome
 from sameshot.steps.archive import decoded, read_manifest
 from sameshot.steps.cancel import end
 from sameshot.steps.follow import Seen, follow
@@ -55,7 +57,7 @@ from sameshot.steps.preflight import (
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot.steps.results import CaptureResult, fitted, shortened
 from sameshot.steps.store import wait
-from sameshot.steps.verdict import Verdict, judge, missing
+from sameshot.steps.verdict import Verdict, had_targets, judge, missing, nobody
 
 __all__ = [
     "accept",
@@ -173,8 +175,10 @@ async def finish(
 async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bool = False) -> CaptureResult:
     """What came of a capture, and whether that is enough for this request; reads the manifest for its digest."""
     verdict, sha256 = judge(view, request.min_ranks), None
-    if verdict.exit_code == NoSuchJob.exit_code and request.if_unavailable is Action.SKIP:
-        return skipped(request, NoSuchJob(verdict.message))  # its workers went between the preflight and the dispatch
+    why = nobody(view) if view.outcome is Outcome.FAILED and not had_targets(view) else None
+    # Its workers may have gone between the preflight and the dispatch; whatever else it was is no reason to skip.
+    if why in (JobEnded, NotArmed) and request.if_unavailable is Action.SKIP:
+        return skipped(request, why(verdict.message))
     if view.published:
         try:
             sha256 = (await _manifest(request, view)).sha256

@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sameshot.errors import CaptureCancelled, CaptureFailed, NoSuchJob, PartialCapture, TryAgain, UnknownCapture
-from sameshot.model import Outcome, TargetFact
+from sameshot.errors import (
+    CaptureCancelled,
+    CaptureFailed,
+    JobEnded,
+    NoSuchJob,
+    NotArmed,
+    PartialCapture,
+    SameshotError,
+    TryAgain,
+    UnknownCapture,
+    Unreachable,
+)
+from sameshot.model import Nobody, Outcome, TargetFact
 from sameshot.steps.results import TEXT_LIMIT, ranges, shortened
 
 if TYPE_CHECKING:  # the client brings grpc, and a verdict needs none
@@ -22,6 +33,13 @@ EXIT_CODES = {
     Outcome.FAILED: CaptureFailed.exit_code,
     Outcome.UNKNOWN: UnknownCapture.exit_code,
     Outcome.CANCELLED: CaptureCancelled.exit_code,
+}
+_NOBODY: dict[Nobody | None, type[SameshotError]] = {
+    Nobody.ENDED: JobEnded,
+    Nobody.NOT_ARMED: NotArmed,
+    Nobody.SILENT: Unreachable,
+    Nobody.BROKEN: SameshotError,
+    None: NoSuchJob,  # an older coordinator does not say which
 }
 _IN_WORDS = 2  # so many targets are named with their reason
 _LONGEST_LIST = 60  # characters of the ranks inside a sentence
@@ -56,7 +74,7 @@ def exit_code(view: CaptureView) -> int:
     if view.outcome is Outcome.UNKNOWN or view.published:
         return EXIT_CODES[view.outcome]
     if not had_targets(view):
-        return NoSuchJob.exit_code if view.outcome is Outcome.FAILED else EXIT_CODES[view.outcome]
+        return nobody(view).exit_code if view.outcome is Outcome.FAILED else EXIT_CODES[view.outcome]
     return TryAgain.exit_code
 
 
@@ -64,6 +82,15 @@ def had_targets(view: CaptureView) -> bool:
     """False for a capture that ended without any: no worker was there to be asked, or it was cancelled before. Such a
     capture has no manifest and never will."""
     return view.expected > 0
+
+
+def nobody(view: CaptureView) -> type[SameshotError]:
+    """Of a capture that FAILED without targets: the error that says why. JobEnded and NotArmed only where every node
+    said so; plain NoSuchJob where an older coordinator tells no reason, and what it means is not known."""
+    why = view.nobody
+    if why is None and view.converged_at_ns is None:
+        why = Nobody.BROKEN  # it never came to an end of its own: older coordinators show it by this alone
+    return _NOBODY[why]
 
 
 def missing(view: CaptureView, limit: int = TEXT_LIMIT) -> str:
@@ -101,6 +128,8 @@ def _narrow_window(view: CaptureView) -> str:
 def _why_not(view: CaptureView, code: int) -> str:
     if view.outcome is None:
         return f"Capture {view.capture_id} is {view.state.value}: it has not ended. {view.note}".strip()
+    if view.outcome is Outcome.FAILED and not had_targets(view):
+        return f"Nothing was captured of {view.job.name}: {view.note or 'no worker of it was there to be asked.'}"
     if code == TryAgain.exit_code:
         return (
             f"Capture {view.capture_id} ended as {view.state.value}, and its manifest is not published: "
@@ -111,8 +140,6 @@ def _why_not(view: CaptureView, code: int) -> str:
     if view.outcome is Outcome.CANCELLED:
         kept = f"{view.archived} of {view.expected} traces are kept" if view.archived else "no trace is kept"
         return f"Capture {view.capture_id} was cancelled; {kept}. {view.withdrawn}".strip()
-    if not had_targets(view):
-        return f"Nothing was captured of {view.job.name}: {view.note or 'no worker of it was there to be asked.'}"
     return _missing_in_words(view)
 
 
