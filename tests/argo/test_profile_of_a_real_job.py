@@ -38,7 +38,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveJob]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def profiled(job: LiveJob, results: Path, **more: str) -> dict[str, Any]:
+def profiled(job: LiveJob, results: Path, /, **more: str) -> dict[str, Any]:
     arguments = {
         "address": job.local.address,
         "results": str(results),
@@ -175,7 +175,9 @@ def agents_answer(job: LiveJob) -> bool:
         return all(agent.reachable for agent in client.workers().agents)
 
 
-def test_a_job_that_has_ended_is_skipped_where_that_is_wanted(tmp_path: Path, job: LiveJob) -> None:
+def test_a_job_that_is_not_there_is_skipped_where_that_is_wanted_and_nothing_is_analysed(
+    tmp_path: Path, job: LiveJob
+) -> None:
     made = profiled(job, tmp_path / "results", job="another", if_unavailable="skip")
     root = executor(tmp_path).run(made)
     assert root.phase == "Succeeded", root.shown()

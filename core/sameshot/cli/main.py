@@ -85,6 +85,7 @@ def _add_plugins(app: typer.Typer) -> None:
 # What only some commands need; a plain install can talk to a coordinator without them.
 _EXTRAS = dict.fromkeys(("backports", "backports.zstd", "isal", "jinja2", "numpy", "obstore", "pyarrow"), "local") | {
     "hera": "argo",
+    "yaml": "argo",
     "kfp": "kfp",
 }
 
