@@ -178,8 +178,11 @@ def _with_columns(one: HistoryRow, *, less: tuple[str, ...] = (), **more: Any) -
 def test_unknown_columns_of_newer_versions_are_ignored_and_missing_ones_of_older_are_unknown() -> None:
     newer = _with_columns(row(1), energy_j=5.0, notes="x")
     assert decode(newer) == row(1)
-    older = _with_columns(row(1, image="img"), less=("image", "waiting_ns", "steps", "lateness"))
+    newest = row(1, image="img", activities="cpu", with_stack=True, with_flops=False, duration_ms=2000)
+    assert decode(encode(newest)) == newest
+    older = _with_columns(newest, less=("image", "waiting_ns", "steps", "lateness", *list(COLUMNS)[-6:]))
     found = decode(older)
+    assert (found.activities, found.with_stack, found.with_flops, found.duration_ms) == (None, None, None, None)
     assert (found.image, found.headline.waiting_ns, found.headline.lateness) == (None, None, "unknown")
     assert found.headline.step_time_ns == 100_000_000
 

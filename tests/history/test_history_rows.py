@@ -21,7 +21,7 @@ from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.results import DataWait, DeviceTimes, HostBound, Spread, Summary, Verdict
 from sameshot.errors import UsageError
 from sameshot.manifest import Job, Provenance, build
-from sameshot.model import Outcome
+from sameshot.model import Activity, CaptureSpec, Outcome
 from sameshot.steps.history import captured_at, headline_of, row_of
 from sameshot.steps.history.row import canonical
 
@@ -170,6 +170,19 @@ def test_a_row_repeats_what_the_manifest_says_and_knows_nothing_of_the_analysis(
     assert (first.outcome, first.expected_ranks, first.analysed_ranks, first.world_size) == (Outcome.PARTIAL, 4, 3, 3)
     assert (first.image, first.commit, first.report_uri) == ("img", None, "https://r/1")
     assert first.headline == headline_of(made)
+    assert (first.activities, first.with_stack, first.duration_ms) == ("cpu,cuda", False, 1000)
+
+
+def test_a_row_says_what_the_capture_was_recorded_with() -> None:
+    spec = CaptureSpec(duration_ms=3000, activities=(Activity.CUDA, Activity.CPU), with_stack=True, with_flops=True)
+    found = row_of(full(3), build(make_capture(spec=spec, world_size=1), [archived(0)]))
+    assert (found.activities, found.duration_ms) == ("cpu,cuda", 3000)
+    flags = (found.with_stack, found.record_shapes, found.profile_memory, found.with_flops)
+    assert flags == (True, False, False, True)
+    imported = row_of(
+        full(3), build(make_capture(spec=None, provenance=Provenance.IMPORTED, world_size=1), [archived(0)])
+    )
+    assert (imported.activities, imported.with_stack, imported.duration_ms) == (None, None, None)
 
 
 def test_a_job_without_a_series_is_its_own() -> None:

@@ -85,6 +85,21 @@ def test_without_a_break_there_is_one_level_and_with_too_few_captures_none() -> 
     assert not any(isinstance(each, Course) for each in made([row(0, None), row(1, None)]).blocks)
 
 
+def test_captures_recorded_otherwise_are_listed_and_not_drawn() -> None:
+    plain, costly = (
+        series([100.0] * 9, with_stack=False),
+        [row(9, 140, with_stack=True), row(10, 100, with_stack=False)],
+    )
+    found = made([*plain, *costly])
+    course, table = block(found, Course), block(found, Table)
+    assert isinstance(course, Course)
+    assert isinstance(table, Table)
+    assert len(course.dots) == 10
+    assert not any("c009" in dot.text for dot in course.dots)
+    assert "c009" in [each.cells[1].text for each in table.rows]
+    assert "1 capture recorded otherwise" in found.note
+
+
 def test_the_table_has_the_last_twenty_newest_first_and_marks_where_it_changed() -> None:
     table = block(made(series([100.0] * 25 + [130.0] * 5), current="c029"), Table)
     assert isinstance(table, Table)

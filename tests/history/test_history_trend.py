@@ -176,6 +176,8 @@ def test_where_it_became_slower_the_first_capture_the_last_before_and_what_chang
         assert word in found.sentence
     assert "trend" not in found.sentence, "it is one"
     assert "world size" not in found.sentence
+    assert found.found.unknown == ("recording options",)
+    assert found.sentence.endswith("Not known of both: recording options.")
     assert trend(rows[::-1]) == found, "the order of the rows does not matter"
 
 
@@ -187,6 +189,46 @@ def test_what_is_unknown_of_either_capture_is_not_said_to_have_changed() -> None
     assert found is not None
     assert (found.changed, found.unchanged) == ((), ())
     assert "Between" not in trend(rows).sentence
+    assert found.unknown == ("world size", "recording options", "image", "commit")
+
+
+PLAIN = {
+    "activities": "cpu,cuda", "with_stack": False, "record_shapes": False, "profile_memory": False, "with_flops": False,
+}  # fmt: skip
+
+
+def test_captures_with_other_recording_options_make_no_level() -> None:
+    """Three captures on demand, with stacks: they cost 40 % and say nothing of the training."""
+    plain = series(wobbling(12), **PLAIN)
+    costly = [row(12 + number, 140, **PLAIN | {"with_stack": True}) for number in range(3)]
+    told = trend([*plain, *costly])
+    assert (told.change, told.captures, told.unlike) == (Change.UNKNOWN, 3, 12)
+    assert told.sentence.endswith(" Left out: 12 captures with other recording options or of another world size.")
+    after = trend([*plain, *costly, row(15, 100, **PLAIN)])
+    assert (after.change, after.captures, after.unlike, after.apart) == (Change.STEADY, 13, 3, 0)
+    assert "Left out: 3 captures" in after.sentence
+    assert "Left out" not in trend(plain).sentence
+
+
+def test_captures_of_another_world_size_make_no_level() -> None:
+    rows = [*series([100.0] * 12, **PLAIN), *(row(12 + number, 140, **PLAIN, world_size=8) for number in range(9))]
+    found = trend(rows)
+    assert (found.change, found.captures, found.unlike) == (Change.STEADY, 9, 12)
+
+
+def test_captures_alike_are_said_to_be_and_what_is_not_recorded_is_said_to_be_unknown() -> None:
+    times = [100.0] * 12 + [140.0] * 3
+    alike = trend(series(times, **PLAIN, image="i", commit="c"))
+    assert "Between the two did not change: world size, recording options, image, commit." in alike.sentence
+    assert "Not known" not in alike.sentence
+    silent = trend(series(times, image="i", commit="c"))
+    assert "did not change: world size, image, commit. Not known of both: recording options." in silent.sentence
+
+
+def test_captures_known_to_differ_are_not_joined_by_one_that_says_nothing() -> None:
+    plain, costly = series([100.0] * 9, **PLAIN), [row(9 + n, 140, **PLAIN | {"with_stack": True}) for n in range(9)]
+    found = trend([*plain, *costly, row(18, 140)])
+    assert (found.change, found.captures, found.unlike) == (Change.STEADY, 10, 9)
 
 
 def test_an_improvement_is_one() -> None:

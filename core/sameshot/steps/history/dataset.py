@@ -38,7 +38,7 @@ _READS = 32  # at once: a listing of hundreds of rows takes a second on S3, and 
 _FOLDER = "history"
 _LOG = logging.getLogger("sameshot.history")
 
-_TEXT, _INT, _SHARE, _TIME = "string", "int64", "double", "timestamp"
+_TEXT, _INT, _SHARE, _TIME, _FLAG = "string", "int64", "double", "timestamp", "bool"
 COLUMNS: dict[str, str] = {
     "schema": _TEXT,
     "namespace": _TEXT,
@@ -68,6 +68,12 @@ COLUMNS: dict[str, str] = {
     "waiting_ns": _INT,
     "late": _TEXT,
     "lateness": _TEXT,
+    "activities": _TEXT,
+    "with_stack": _FLAG,
+    "record_shapes": _FLAG,
+    "profile_memory": _FLAG,
+    "with_flops": _FLAG,
+    "duration_ms": _INT,
 }
 """Every column of every object, in order. Columns are only ever added at the end; what was unknown to an older version
 is null when it is read beside newer objects."""
@@ -119,18 +125,25 @@ def series_of(results_uri: str) -> list[SeriesName]:
 def previous(
     among: Iterable[HistoryRow], of: HistoryRow | tuple[str, str], *, accept_partial: bool = False
 ) -> HistoryRow | None:
-    """The latest earlier capture that can be compared with; None where there is none.
+    """The latest earlier capture that succeeded; None where there is none. It may have been recorded otherwise."""
+    return next(iter(earlier(among, of, accept_partial=accept_partial)), None)
 
-    Of the rows that were captured before `of` (of the same moment: those with a smaller id) and succeeded, or are
-    partial where that is accepted, the last one. `of` is a row, and then only its own series counts, or
-    `(captured_at, capture_id)` of a capture in the series of `among`. A capture is never its own predecessor.
+
+def earlier(
+    among: Iterable[HistoryRow], of: HistoryRow | tuple[str, str], *, accept_partial: bool = False
+) -> list[HistoryRow]:
+    """The earlier captures that succeeded, or are partial where that is accepted, the latest first.
+
+    Earlier are rows that were captured before `of` (of the same moment: those with a smaller id). `of` is a row, and
+    then only its own series counts, or `(captured_at, capture_id)` of a capture in the series of `among`. A capture is
+    never its own predecessor.
     """
     usable = {Outcome.SUCCEEDED, Outcome.PARTIAL} if accept_partial else {Outcome.SUCCEEDED}
     key = of.key if isinstance(of, HistoryRow) else (canonical(of[0]), of[1])
-    earlier = [row for row in among if row.key < key and row.outcome in usable and row.capture_id != key[1]]
+    found = [row for row in among if row.key < key and row.outcome in usable and row.capture_id != key[1]]
     if isinstance(of, HistoryRow):
-        earlier = [row for row in earlier if (row.namespace, row.series) == (of.namespace, of.series)]
-    return max(earlier, key=lambda row: row.key, default=None)
+        found = [row for row in found if (row.namespace, row.series) == (of.namespace, of.series)]
+    return sorted(found, key=lambda row: row.key, reverse=True)
 
 
 async def append_async(results_uri: str, row: HistoryRow) -> str:
@@ -212,7 +225,13 @@ def arrow_schema() -> pa.Schema:
     """What every object has: all columns nullable, `captured_at` in UTC to the microsecond."""
     import pyarrow as pa
 
-    kinds = {_TEXT: pa.string(), _INT: pa.int64(), _SHARE: pa.float64(), _TIME: pa.timestamp("us", tz="UTC")}
+    kinds = {
+        _TEXT: pa.string(),
+        _INT: pa.int64(),
+        _SHARE: pa.float64(),
+        _FLAG: pa.bool_(),
+        _TIME: pa.timestamp("us", tz="UTC"),
+    }
     return pa.schema([(name, kinds[kind]) for name, kind in COLUMNS.items()])
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from sameshot.errors import UsageError
 from sameshot.model import Outcome
+from sameshot.steps.history.alike import recorded
 from sameshot.steps.results import Headline, ranges
 
 if TYPE_CHECKING:  # numpy comes with the analysis, and rows are read without
@@ -27,7 +28,9 @@ class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
 
     `captured_at` is RFC 3339 in UTC to the microsecond (`2026-01-31T12:00:00.000000Z`; other forms are brought into
     this one, so that rows sort as texts): see `captured_at`. `commit` and `image` are what the trainer ran, where
-    whoever analysed knew it. Raises UsageError for a row that could not be found again.
+    whoever analysed knew it. The options at the end are what the capture was recorded with: unknown of imported ones,
+    and in rows of versions that did not keep them (the manifest says it). Raises UsageError for a row that could not be
+    found again.
     """
 
     schema: str = SCHEMA
@@ -49,6 +52,12 @@ class HistoryRow(msgspec.Struct, frozen=True, kw_only=True):
     report_uri: str | None = None
     generator: str  # the version whose definitions the numbers follow
     headline: Headline = Headline()
+    activities: str | None = None  # sorted: `cpu,cuda`
+    with_stack: bool | None = None
+    record_shapes: bool | None = None
+    profile_memory: bool | None = None
+    with_flops: bool | None = None
+    duration_ms: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("namespace", "series", "capture_id"):
@@ -69,6 +78,7 @@ def row_of(
     """The row of one analysed capture; `summary` must be that of `manifest`."""
     capture = manifest.capture
     job = capture.job
+    how = recorded(capture)
     return HistoryRow(
         namespace=job.namespace,
         series=job.series or job.name,
@@ -88,6 +98,12 @@ def row_of(
         report_uri=report_uri or None,
         generator=summary.generator,
         headline=headline_of(summary),
+        activities=how.activities,
+        with_stack=how.with_stack,
+        record_shapes=how.record_shapes,
+        profile_memory=how.profile_memory,
+        with_flops=how.with_flops,
+        duration_ms=how.duration_ms,
     )
 
 

@@ -29,6 +29,7 @@ from sameshot.analysis.report.page import page
 from sameshot.analysis.text import count, ms
 from sameshot.model import JobRef
 from sameshot.steps import places
+from sameshot.steps.history.alike import alike
 from sameshot.steps.history.row import HistoryRow
 from sameshot.steps.history.trend import RELEVANT, Change, Trend, trend, usable, when
 from sameshot.steps.results import shortened
@@ -98,14 +99,17 @@ def history_page(
 
 
 def _left_out(found: Trend) -> str:
-    if not found.left_out:
-        return ""
-    return f"; {count(found.left_out, 'capture')} without a step time, or not successful, count for no trend"
+    said = ""
+    if found.left_out:
+        said += f"; {count(found.left_out, 'capture')} without a step time, or not successful, count for no trend"
+    if found.unlike:
+        said += f"; {count(found.unlike, 'capture')} recorded otherwise are in the table only"
+    return said
 
 
 def _course(ordered: Sequence[HistoryRow], found: Trend, ident: str) -> Course | None:
-    """The time per step of the last captures, evenly spaced in the order of time."""
-    timed = usable(ordered)[-_DRAWN:]
+    """The time per step of the last captures that were recorded alike, evenly spaced in the order of time."""
+    timed = alike(usable(ordered))[-_DRAWN:]
     if len(timed) < 2:
         return None
     times = [row.headline.step_time_ns or 0 for row in timed]

@@ -1,8 +1,10 @@
 """What the captures of a series say together: did the time per step change its level, where, and what else did? Pure.
 
 Only that is claimed which the rows prove (`levels` has the rules). One slow capture at the end is said to be one slow
-capture. What changed between the two captures around a break is what their rows record, world size, image and commit:
-a place to look, not a cause.
+capture. Only captures that were recorded like the latest one are looked at (`alike`): with other options, or of another
+world size, a step takes another time. What changed between the two captures around a break is what their rows record,
+world size, recording options, image and commit: a place to look, not a cause; what they do not record is said to be
+unknown.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import msgspec
 from sameshot.analysis.text import count, ms, percent
 from sameshot.errors import UsageError
 from sameshot.model import Outcome
+from sameshot.steps.history.alike import OPTIONS, alike, options_known
 from sameshot.steps.history.levels import LEAST_BEFORE, LEAST_NOW, Levels, levels
 from sameshot.steps.history.row import HistoryRow
 from sameshot.steps.results import shortened
@@ -46,6 +49,7 @@ class Break(msgspec.Struct, frozen=True, kw_only=True):
     captures_after: int
     changed: tuple[str, ...]  # "commit 1a2b → 3c4d"
     unchanged: tuple[str, ...]  # names of what is known of both and equal
+    unknown: tuple[str, ...] = ()  # names of what is not known of both
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +60,7 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     captures: int  # with a step time
     left_out: int  # rows without one, or of a capture that failed or was cancelled
+    unlike: int = 0  # captures with a step time that were recorded with other options, or of another world size
     level_ns: int | None = None  # the current one
     noise: float | None = None  # standard deviation around the levels, as a share
     found: Break | None = None
@@ -87,16 +92,21 @@ def trend(rows: Iterable[HistoryRow], *, relevant: float = RELEVANT) -> Trend:
     if not 0 < relevant < math.inf:
         raise UsageError(f"A relevant change of {relevant} is impossible; 0.1 stands for 10 %.")
     every = list(rows)
-    timed = usable(every)[-_MOST:]
-    left_out = len(every) - len(timed)
+    with_time = usable(every)
+    same = alike(with_time)
+    timed = same[-_MOST:]
+    unlike = len(with_time) - len(same)
+    left_out = len(every) - len(timed) - unlike
     times = [float(row.headline.step_time_ns or 0) for row in timed]
     known = levels([math.log(time) for time in times], math.log1p(relevant))
     if known is None:
         return Trend(
             change=Change.UNKNOWN,
-            sentence=f"{count(len(timed), 'capture')} with a step time: it takes {LEAST} to tell a change from chance.",
+            sentence=f"{count(len(timed), 'capture')} with a step time: it takes {LEAST} to tell a change from chance."
+            + _others(unlike),
             captures=len(timed),
             left_out=left_out,
+            unlike=unlike,
         )
     level = round(math.exp(known.current))
     apart, away = _apart(times, known, relevant)
@@ -105,9 +115,10 @@ def trend(rows: Iterable[HistoryRow], *, relevant: float = RELEVANT) -> Trend:
     said = _steady(len(timed), level, known.noise, relevant) if found is None else _broken(found)
     return Trend(
         change=change,
-        sentence=said if away is None else f"{said} {_not_yet(apart, away)}",
+        sentence=(said if away is None else f"{said} {_not_yet(apart, away)}") + _others(unlike),
         captures=len(timed),
         left_out=left_out,
+        unlike=unlike,
         level_ns=level,
         noise=math.expm1(known.noise),
         found=found,
@@ -132,6 +143,7 @@ def _break(timed: Sequence[HistoryRow], known: Levels) -> Break:
     previous, first = timed[at - 1], timed[at]
     pairs = {
         "world size": (previous.world_size, first.world_size),
+        "recording options": (_options(previous), _options(first)),
         "image": (previous.image, first.image),
         "commit": (previous.commit, first.commit),
     }
@@ -146,7 +158,12 @@ def _break(timed: Sequence[HistoryRow], known: Levels) -> Break:
         captures_after=len(timed) - at,
         changed=tuple(f"{name} {_brief(old)} → {_brief(new)}" for name, (old, new) in told.items() if old != new),
         unchanged=tuple(name for name, (old, new) in told.items() if old == new),
+        unknown=tuple(name for name in pairs if name not in told),
     )
+
+
+def _options(row: HistoryRow) -> tuple[object, ...] | None:
+    return tuple(getattr(row, name) for name in OPTIONS) if options_known(row) else None
 
 
 def when(row: HistoryRow) -> str:
@@ -162,12 +179,20 @@ def _broken(found: Break) -> str:
         why = f"Between the two did not change: {', '.join(found.unchanged)}."
     else:
         why = ""
+    if found.unknown:
+        why = f"{why} Not known of both: {', '.join(found.unknown)}."
     shift = f"{percent(abs(found.shift))} {'more' if found.shift > 0 else 'less'}"
     return (
         f"{word} since {when(found.first)}, capture {found.first.capture_id}: {ms(found.after_ns)} per step over "
         f"{count(found.captures_after, 'capture')}, {shift} than the {ms(found.before_ns)} of the "
-        f"{found.captures_before} before, of which {found.previous.capture_id} is the last. {why}"
+        f"{found.captures_before} before, of which {found.previous.capture_id} is the last. {why.strip()}"
     ).rstrip()
+
+
+def _others(unlike: int) -> str:
+    if not unlike:
+        return ""
+    return f" Left out: {count(unlike, 'capture')} with other recording options or of another world size."
 
 
 def _steady(number: int, level: int, noise: float, relevant: float) -> str:
