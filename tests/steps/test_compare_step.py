@@ -7,6 +7,7 @@ import math
 import shutil
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from sameshot.manifest import Manifest, decode
 from sameshot.model import Activity, CaptureSpec
 from sameshot.steps.analyze import analyze, analyze_rank
 from sameshot.steps.compare import compare, differences, verdict
+from sameshot.steps.history import append, rows
 from sameshot.steps.places import ranks_folder
 from sameshot.steps.results import CompareVerdict
 
@@ -262,3 +264,77 @@ def test_an_earlier_capture_without_all_ranks_is_passed_over_unless_it_is_accept
     assert lenient.before_capture_id == decode((capture / "manifest.json").read_bytes()).capture.capture_id
     assert lenient.verdict is CompareVerdict.REGRESSED
     assert lenient.sentences[-1] == "The earlier capture lacks rank 0"
+
+
+# -- captures that were recorded otherwise are passed over
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fast; the same on demand with stacks; 8 ms slower; slower still the same: nightly captures and one by hand."""
+    folder = tmp_path_factory.mktemp("mixed")
+    slow = (Slow(rank=1, cause="host", ms=8),)
+    for hour, (late, spec) in enumerate(
+        (((), CaptureSpec()), ((), CaptureSpec(with_stack=True)), (slow, CaptureSpec()), (slow, CaptureSpec()))
+    ):
+        run = GpuJob(hosts=1, gpus=2, steps=24, seed=hour, slow=late).run()
+        capture = import_run(folder / f"run{hour}", run, series="nightly", job=f"run-{hour}")
+        redate(capture / "manifest.json", hour, spec=spec)
+        analyze(str(capture), str(folder / "results"))
+    return folder
+
+
+def test_a_capture_with_other_options_in_between_hides_no_regression(mixed: Path) -> None:
+    results = str(mixed / "results")
+    alone = compare(manifest_at(mixed, 1), results)
+    assert (alone.verdict, alone.before_capture_id) == (CompareVerdict.UNKNOWN, id_of(mixed, 0))
+    assert "with_stack" in alone.message
+    found = compare(manifest_at(mixed, 2), results)
+    assert (found.verdict, found.before_capture_id) == (CompareVerdict.REGRESSED, id_of(mixed, 0))
+    assert f"Passed over: capture {id_of(mixed, 1)}" in found.message
+    assert "with_stack" in found.message
+    last = compare(manifest_at(mixed, 3), results)
+    assert (last.verdict, last.before_capture_id) == (CompareVerdict.SAME, id_of(mixed, 2))
+    assert "Passed over" not in last.message
+
+
+def test_rows_that_do_not_state_their_options_are_judged_by_their_manifests(mixed: Path, tmp_path: Path) -> None:
+    """As versions that kept no options have written them."""
+    shutil.copytree(mixed / "results", tmp_path / "results")
+    unknown = dict.fromkeys(("activities", "with_stack", "record_shapes", "profile_memory", "with_flops"))
+    for row in rows(str(tmp_path / "results"), "local", "nightly"):
+        append(str(tmp_path / "results"), msgspec.structs.replace(row, world_size=None, **unknown))
+    found = compare(manifest_at(mixed, 2), str(tmp_path / "results"))
+    assert (found.verdict, found.before_capture_id) == (CompareVerdict.REGRESSED, id_of(mixed, 0))
+    assert "with_stack" in found.message
+
+
+def test_no_manifest_is_read_of_a_row_that_states_other_options(mixed: Path, tmp_path: Path) -> None:
+    shutil.copytree(mixed / "results", tmp_path / "results")
+    shutil.rmtree(results_of(tmp_path, mixed, 1))
+    (mixed / "run1").rename(mixed / "hidden")
+    try:
+        found = compare(manifest_at(mixed, 2), str(tmp_path / "results"))
+    finally:
+        (mixed / "hidden").rename(mixed / "run1")
+    assert found.verdict is CompareVerdict.REGRESSED
+    assert "with_stack" in found.message, "not: can't be read"
+
+
+def test_where_no_earlier_capture_is_alike_nothing_is_judged(made: Path, series: Path) -> None:
+    found = compare(manifest_at(made, 3), str(series / "results"))
+    assert (found.verdict, found.before_capture_id) == (CompareVerdict.UNKNOWN, id_of(made, 2))
+    assert "2 and 4 ranks" in found.message
+    assert f"Passed over: capture {id_of(made, 1)} (and 1 more): the jobs had 2 and 4 ranks." in found.message
+
+
+def test_where_no_earlier_capture_can_be_read_nothing_is_known(made: Path, series: Path) -> None:
+    """It is not the first of its series, and nobody can tell what it should be compared with."""
+    shutil.rmtree(results_of(series, made, 0))
+    (made / "run0").rename(made / "hidden")
+    try:
+        found = compare(manifest_at(made, 1), str(series / "results"))
+    finally:
+        (made / "hidden").rename(made / "run0")
+    assert (found.verdict, found.before_capture_id, found.comparison_uri) == (CompareVerdict.UNKNOWN, "", "")
+    assert f"Passed over: capture {id_of(made, 0)}: can't be read any more." in found.message

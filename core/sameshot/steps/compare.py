@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,17 +22,16 @@ from sameshot.analysis.text import percent, some_of
 from sameshot.errors import CaptureFailed, UnknownCapture, UsageError, VerificationFailed
 from sameshot.manifest import Capture, Manifest
 from sameshot.model import JobRef
-from sameshot.steps.history import HistoryRow, captured_at, previous, rows
+from sameshot.steps.history import HistoryRow, alike, captured_at, earlier, rows
 from sameshot.steps.places import capture_folder
 from sameshot.steps.published import Published, hand_out, open_published
 from sameshot.steps.ranks import RankFolder, kept_manifest
-from sameshot.steps.results import CompareResult, CompareVerdict, fitted, shortened
+from sameshot.steps.results import TEXT_LIMIT, CompareResult, CompareVerdict, fitted, shortened
 from sameshot.steps.store import Folder, open_results
 
 Progress = Callable[[int, int, str], None]
 
 _MOST_SENTENCES = 3
-_OPTIONS = ("activities", "with_stack", "record_shapes", "profile_memory", "with_flops")  # what profiling costs
 _GONE = (UnknownCapture, VerificationFailed, CaptureFailed)
 
 
@@ -42,6 +41,13 @@ class _Found(NamedTuple):
     manifest: Manifest
     uri: str
     results: Folder
+
+
+class _Passed(NamedTuple):
+    """An earlier capture that is nothing to compare with, and why."""
+
+    capture_id: str
+    why: str
 
 
 def compare(
@@ -59,7 +65,9 @@ def compare(
     comparison.json into its folder of results.
 
     `before` is the earlier one's manifest; by default the latest earlier capture of the series in the history that
-    succeeded (or is partial, with `accept_partial`) and can still be read. `threshold` is the slowdown that counts as a
+    succeeded (or is partial, with `accept_partial`), was recorded alike (options and world size) and can still be read.
+    Which were passed over is said. Where there are earlier ones and none of them will do, the verdict is UNKNOWN, and
+    the files show the latest one that can be read. `threshold` is the slowdown that counts as a
     regression, as a share of the earlier step time. The exit code is 0 whatever the verdict: what follows from it is
     the caller's decision. `out`: a local folder for the same files, for engines that take files.
 
@@ -72,16 +80,16 @@ def compare(
     after = _Found(opened.manifest, opened.uri, opened.results)
     if before is not None:
         given = open_published(before, results_uri)
-        earlier = _Found(given.manifest, given.uri, given.results)
-        if earlier.manifest.sha256 == after.manifest.sha256:
-            raise UsageError(f"{earlier.uri} is the same capture: there is nothing to compare.")
-        sides = earlier, _side(earlier, progress)
+        named = _Found(given.manifest, given.uri, given.results)
+        if named.manifest.sha256 == after.manifest.sha256:
+            raise UsageError(f"{named.uri} is the same capture: there is nothing to compare.")
+        sides: tuple[_Found, Side] | None = (named, _side(named, progress))
+        passed: list[_Passed] = []
     else:
-        found = _earlier(opened, results_uri, accept_partial, progress)
-        if found is None:
-            return _first(opened, threshold)
-        sides = found
-    return _compared(opened, *sides, _side(after, progress), threshold, out)
+        sides, passed = _earlier(opened, results_uri, accept_partial, progress)
+    if sides is None:
+        return _alone(opened, threshold, passed)
+    return _compared(opened, *sides, _side(after, progress), threshold, out, passed)
 
 
 def verdict(step: Change | None, threshold: float, differences: tuple[str, ...] = ()) -> CompareVerdict:
@@ -107,35 +115,40 @@ _VERDICTS = {
 
 def differences(before: Capture, after: Capture) -> tuple[str, ...]:
     """Why times per step of these captures are no measure of each other; empty: nothing is known against it. Pure."""
-    found = []
-    if before.world_size is not None and after.world_size is not None and before.world_size != after.world_size:
-        found.append(f"the jobs had {before.world_size} and {after.world_size} ranks")
-    if before.spec is not None and after.spec is not None:
-        other = [name for name in _OPTIONS if _option(before, name) != _option(after, name)]
-        if other:
-            found.append(f"they were recorded with other options ({', '.join(other)}), which cost time themselves")
-    return tuple(found)
-
-
-def _option(capture: Capture, name: str) -> object:
-    value = getattr(capture.spec, name)
-    return frozenset(value) if isinstance(value, tuple) else value
+    return alike.differences(alike.recorded(before), alike.recorded(after))
 
 
 def _earlier(
     opened: Published, results_uri: str, accept_partial: bool, progress: Progress | None
-) -> tuple[_Found, Side] | None:
-    """The latest earlier capture of the series that can still be read."""
+) -> tuple[tuple[_Found, Side] | None, list[_Passed]]:
+    """The latest earlier capture of the series that was recorded alike and can still be read, and the later ones that
+    were passed over; where none was recorded alike, the latest that can be read.
+
+    Of rows that state how they were recorded nothing is fetched to find out that they differ; of others the manifest.
+    """
     capture = opened.manifest.capture
+    own = alike.recorded(capture)
     known = rows(results_uri, capture.job.namespace, opened.series)
-    moment = captured_at(opened.manifest), capture.capture_id
-    while (row := previous(known, moment, accept_partial=accept_partial)) is not None:
+    passed: list[_Passed] = []
+    otherwise: list[HistoryRow] = []
+    for row in earlier(known, (captured_at(opened.manifest), capture.capture_id), accept_partial=accept_partial):
+        try:
+            found = None if alike.differences(row, own) else _of_row(row, results_uri)
+            unlike = alike.differences(row if found is None else alike.recorded(found.manifest.capture), own)
+            if found is not None and not unlike:
+                return (found, _side(found, progress)), passed
+        except _GONE:  # removed since; the one before tells as much
+            passed.append(_Passed(row.capture_id, "can't be read any more"))
+        else:
+            otherwise.append(row)
+            passed.append(_Passed(row.capture_id, "; ".join(unlike)))
+    for row in otherwise:  # not judged, and shown all the same
         try:
             found = _of_row(row, results_uri)
-            return found, _side(found, progress)
-        except _GONE:  # removed since; the one before tells as much
-            moment = row.key
-    return None
+            return (found, _side(found, progress)), [each for each in passed if each.capture_id != row.capture_id]
+        except _GONE:
+            continue
+    return None, passed
 
 
 def _of_row(row: HistoryRow, results_uri: str) -> _Found:
@@ -167,7 +180,13 @@ def _stored(found: _Found) -> list[RankSummary] | None:
 
 
 def _compared(
-    opened: Published, earlier: _Found, before: Side, after: Side, threshold: float, out: Path | None
+    opened: Published,
+    against: _Found,
+    before: Side,
+    after: Side,
+    threshold: float,
+    out: Path | None,
+    passed: Sequence[_Passed],
 ) -> CompareResult:
     found = compare_sides(before, after)
     with tempfile.TemporaryDirectory(prefix="sameshot-") as name:
@@ -180,13 +199,13 @@ def _compared(
         for which, side in (("earlier", before), ("later", after))
         if side.summary.missing
     ]
-    unlike = differences(earlier.manifest.capture, opened.manifest.capture)
+    unlike = differences(against.manifest.capture, opened.manifest.capture)
     judged = verdict(found.step, threshold, unlike)
     return fitted(
         CompareResult(
             series=opened.series,
-            before_capture_id=earlier.manifest.capture.capture_id,
-            before_manifest_uri=earlier.uri,
+            before_capture_id=against.manifest.capture.capture_id,
+            before_manifest_uri=against.uri,
             after_capture_id=opened.manifest.capture.capture_id,
             after_manifest_uri=opened.uri,
             verdict=judged,
@@ -196,7 +215,7 @@ def _compared(
             step_after_ns=None if found.step is None else found.step.after,
             comparison_uri=opened.results.uri("comparison.html"),
             sentences=tuple(shortened(sentence) for sentence in (*found.sentences[:_MOST_SENTENCES], *lacking)),
-            message=shortened(_message(found, judged, threshold, unlike)),
+            message=_with(_message(found, judged, threshold, unlike), _passed_over(passed)),
         )
     )
 
@@ -211,17 +230,35 @@ def _message(found: Comparison, judged: CompareVerdict, threshold: float, unlike
     return f"{judged.value.capitalize()} {against}. {first}."
 
 
-def _first(opened: Published, threshold: float) -> CompareResult:
+def _passed_over(passed: Sequence[_Passed]) -> str:
+    """Which, and why: the latest one by its id. Empty: none was."""
+    if not passed:
+        return ""
+    more = f" (and {len(passed) - 1} more)" if len(passed) > 1 else ""
+    return f"Passed over: capture {passed[0].capture_id}{more}: {passed[0].why}."
+
+
+def _with(message: str, note: str) -> str:
+    """Both within the limit: what was passed over is never what is cut off."""
+    note = shortened(note, TEXT_LIMIT * 2 // 3)
+    return f"{shortened(message, TEXT_LIMIT - len(note) - 1)} {note}" if note else shortened(message)
+
+
+def _alone(opened: Published, threshold: float, passed: Sequence[_Passed]) -> CompareResult:
+    """Nothing to compare with: it is the first, or nobody can tell."""
     capture = opened.manifest.capture
+    series = f"{capture.job.namespace}/{opened.series}"
+    if passed:
+        verdict, said = CompareVerdict.UNKNOWN, f"No earlier capture of series {series} is comparable."
+    else:
+        verdict, said = CompareVerdict.FIRST, f"The history has no earlier usable capture of series {series}."
     return fitted(
         CompareResult(
             series=opened.series,
             after_capture_id=capture.capture_id,
             after_manifest_uri=opened.uri,
-            verdict=CompareVerdict.FIRST,
+            verdict=verdict,
             threshold=threshold,
-            message=shortened(
-                f"The history has no earlier usable capture of series {capture.job.namespace}/{opened.series}."
-            ),
+            message=_with(said, _passed_over(passed)),
         )
     )

@@ -118,7 +118,7 @@ class CompareVerdict(enum.StrEnum):
     SLOWER = "slower"  # by more than noise, within the threshold
     SAME = "same"  # no more than noise
     FASTER = "faster"
-    UNKNOWN = "unknown"  # no steps, or too few samples to say what is noise
+    UNKNOWN = "unknown"  # no steps, too few samples to say what is noise, or no earlier capture is comparable
     FIRST = "first"  # there is no earlier capture of the series
 
 
