@@ -164,7 +164,14 @@ class Unreachable(TryAgain):
 
 
 class JobBusy(TryAgain):
-    """Somebody else's capture of the job is running."""
+    """Another capture of the job is running.
+
+    `own`: nothing but earlier captures of the caller's own task, which asks again; they are about to end.
+    """
+
+    def __init__(self, message: str, *, own: bool = False) -> None:
+        super().__init__(message)
+        self.own = own
 
 
 class DeadlinePassed(TryAgain):

@@ -359,6 +359,22 @@ def test_a_job_that_is_being_captured_is_queued_for_by_default(job: FakeJob) -> 
     assert job.get(other.capture_id).state is CaptureState.SUCCEEDED
 
 
+@pytest.mark.parametrize("action", ["skip", "fail"])
+def test_a_cleared_task_is_not_in_its_own_way(job: FakeJob, action: str) -> None:
+    """Its earlier attempt's capture is still being cancelled, or ends by itself: the new one takes its turn."""
+    job.agent.script = stay(TargetState.QUEUED)
+    old = Instance(capture(if_busy=action), max_tries=2).run().trigger().capture_id
+    job.wait_state(old, CaptureState.COLLECTING)
+    task = Instance(capture(if_busy=action), max_tries=3, try_number=2)
+    ended = task.run()
+    assert ended.state == "deferred"
+    assert job.get(ended.trigger().capture_id).state is CaptureState.WAITING
+    other = Instance(capture(if_busy=action), max_tries=2, map_index=3).run()  # another task of the same run
+    assert other.state == {"skip": "skipped", "fail": "up_for_retry"}[action]
+    job.agent.script = deliver
+    assert task.resume(ended, fire(job, ended.trigger())).state == "success"
+
+
 @pytest.mark.parametrize(("action", "state"), [("skip", "skipped"), ("fail", "up_for_retry")])
 def test_or_not(job: FakeJob, action: str, state: str) -> None:
     job.agent.script = stay(TargetState.QUEUED)

@@ -102,6 +102,25 @@ def test_a_short_key_holds_its_parts_and_a_long_one_keeps_its_beginning(parts: t
         assert tuple(unquote(each, errors="surrogatepass") for each in read) == parts
 
 
+@given(PARTS, PARTS)
+def test_keys_that_differ_in_their_last_part_are_of_one_family_and_no_others_are(
+    one: tuple[str, ...], other: tuple[str, ...]
+) -> None:
+    family = AIRFLOW.family(**dict(zip(AIRFLOW.key_parts[:-1], one[:-1], strict=True)))
+    if not family:
+        assert len(key(one).encode()) > 300  # long keys have nothing in common
+        return
+    assert key(one).startswith(family)
+    assert key((*one[:-1], other[-1])).startswith(family)
+    assert key(other).startswith(family) == (other[:-1] == one[:-1])
+
+
+def test_a_family_is_told_by_the_first_parts() -> None:
+    assert AIRFLOW.family(dag_id="d", run_id="r/1", task_id="t", map_index=1) == "airflow/d/r%2F1/t/1/"
+    with pytest.raises(UsageError, match="dag_id, run_id"):
+        AIRFLOW.family(dag_id="d", max_tries=1)
+
+
 def test_a_short_key_can_not_be_made_to_look_like_a_long_one() -> None:
     long = key(("d" * 600, "r", "t", "-1", "0"))
     assert "~" in long

@@ -69,6 +69,16 @@ def running(state: CaptureState, caller: str = "ben", key: str = "nightly") -> C
         ({}, there(LIVE), [running(CaptureState.COLLECTING, "ana", "k1")], None),  # our own
         ({}, there(LIVE), [running(CaptureState.COLLECTING, "ana", "k2")], JobBusy),  # another task of ours
         ({}, there(LIVE), [running(CaptureState.COLLECTING, "ben", "k1")], JobBusy),  # keys are each caller's own
+        # what the same task asked for before it was cleared
+        ({"family": "k"}, there(LIVE), [running(CaptureState.COLLECTING, "ana", "k2")], None),
+        ({"family": "k"}, there(LIVE), [running(CaptureState.COLLECTING, "ben", "k2")], JobBusy),
+        ({"family": "k"}, there(LIVE), [running(CaptureState.COLLECTING, "ana", "j2")], JobBusy),
+        (
+            {"family": "k"},
+            there(LIVE),
+            [running(CaptureState.COLLECTING, "ana", "k2")] * 4,
+            JobBusy,
+        ),  # the queue is full
         # the most lasting reason is told
         ({"attempt": 1}, there(), [running(CaptureState.COLLECTING)], OtherAttempt),
         ({}, there(), [running(CaptureState.COLLECTING)], NotArmed),
@@ -81,6 +91,18 @@ def test_what_stands_in_the_way(
     assert type(found) is (kind or type(None))
     if found is not None:
         assert "train" in str(found)
+
+
+@pytest.mark.parametrize("if_busy", list(Action))
+def test_a_queue_that_is_full_of_our_own_earlier_captures_is_waited_for(if_busy: Action) -> None:
+    asked = msgspec.structs.replace(ASKED, family="k", if_busy=if_busy)
+    ours, theirs = running(CaptureState.COLLECTING, "ana", "k2"), running(CaptureState.WAITING, "ben", "b")
+    found = obstacle(asked, SERVED, there(LIVE), [ours] * 4)
+    assert isinstance(found, JobBusy)
+    assert action_for(asked, found) is Action.WAIT
+    mixed = obstacle(asked, SERVED, there(LIVE), [ours, theirs, ours, ours])
+    assert isinstance(mixed, JobBusy)
+    assert action_for(asked, mixed) is if_busy
 
 
 def test_another_attempt_is_named_beside_the_one_that_was_asked_for() -> None:

@@ -50,7 +50,7 @@ from sameshot.steps.preflight import (
     busy_with,
     check,
     dialled,
-    is_ours,
+    is_kin,
     other_job,
     wait_until_clear,
 )
@@ -144,7 +144,7 @@ async def _check_turn(client: AsyncClient, request: CaptureRequest, started: Cap
     at = next((at for at, each in enumerate(listed) if each.capture_id == started.capture_id), None)
     if at is None or listed[at].state is not CaptureState.WAITING:
         return
-    earlier = [each for each in listed[at + 1 :] if each.state in OCCUPIED and not is_ours(request, each)]
+    earlier = [each for each in listed[at + 1 :] if each.state in OCCUPIED and not is_kin(request, each)]
     if earlier:
         await client.cancel(started.capture_id)
         raise busy_with(started.job.name, earlier)

@@ -54,8 +54,20 @@ class ExecutionContract(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"The request key's {', '.join(empty)} must not be empty: it tells captures apart.")
         return _bounded("/".join((self.engine.value, *values)))
 
+    def family(self, **parts: object) -> str:
+        """How all request keys begin that have these first parts: `airflow/<dag>/<run>/<task>/<map index>/`.
+
+        Empty where the parts are so long that keys may not hold them whole: such keys have nothing in common.
+        """
+        names = self.key_parts[: len(parts)]
+        if set(names) != set(parts):
+            raise UsageError(f"A family of keys is told by the first parts, {', '.join(names)}.")
+        begins = "/".join((self.engine.value, *(_encoded(str(parts[name])) for name in names))) + "/"
+        return begins if len(begins.encode()) < _KEY_LIMIT - _DIGITS else ""
+
 
 _KEY_LIMIT = 512  # bytes: what a coordinator takes
+_DIGITS = 33  # bytes that the digest of a long key takes
 
 
 def _encoded(text: str) -> str:
@@ -78,7 +90,7 @@ def _bounded(key: str) -> str:
     import hashlib
 
     digest = hashlib.sha256(raw).hexdigest()[:32]
-    return raw[: _KEY_LIMIT - 33].decode(errors="ignore") + "~" + digest
+    return raw[: _KEY_LIMIT - _DIGITS].decode(errors="ignore") + "~" + digest
 
 
 AIRFLOW = ExecutionContract(

@@ -42,7 +42,7 @@ def action_for(request: CaptureRequest, error: SameshotError) -> Action:
     Who waits for a job waits for its coordinator, too. Silence is never a reason to skip: the job may be there.
     """
     if isinstance(error, JobBusy):
-        return request.if_busy
+        return Action.WAIT if error.own else request.if_busy
     if isinstance(error, NoSuchJob):
         return request.if_unavailable
     if isinstance(error, Unreachable) and request.if_unavailable is Action.WAIT:
@@ -71,30 +71,52 @@ def obstacle(
         other_job(request, description.job)
         or nobody_there(description.job, workers)
         or busy(request, description, captures)
+        or resting(description)
     )
 
 
 def busy(request: CaptureRequest, description: JobDescription, captures: Sequence[CaptureView]) -> JobBusy | None:
-    """Another request's capture runs and this request does not want to queue behind it, or the job's policy lets no
-    more of them queue. Pure."""
-    others = [each for each in captures if each.state in OCCUPIED and not is_ours(request, each)]
-    if not others or (request.if_busy is Action.WAIT and len(others) < max(description.policy.max_captures_at_once, 1)):
+    """Another task's capture runs and this request does not want to queue behind it, or the job's policy lets no more
+    of them queue, whosever they are. Pure."""
+    queue = [each for each in captures if each.state in OCCUPIED and not is_ours(request, each)]
+    others = [each for each in queue if not is_kin(request, each)]
+    if others and request.if_busy is not Action.WAIT:
+        return busy_with(description.job.name, others)
+    if len(queue) < max(description.policy.max_captures_at_once, 1):
         return None
-    return busy_with(description.job.name, others)
+    return busy_with(description.job.name, others or queue, own=not others)
 
 
-def busy_with(job: str, others: Sequence[CaptureView]) -> JobBusy:
+def busy_with(job: str, others: Sequence[CaptureView], *, own: bool = False) -> JobBusy:
     first = others[-1]  # lists are newest first
     whose = f" (request key {shortened(first.request_key, 80)})" if first.request_key else ""
     more = f" and {len(others) - 1} more" if len(others) > 1 else ""
     return JobBusy(
         f"Job {job} is being captured by {first.caller or 'somebody else'}: capture {first.capture_id}{whose} is "
-        f"{first.state.value}{more}. Nothing was started; try again when it has ended."
+        f"{first.state.value}{more}. Nothing was started; try again when it has ended.",
+        own=own,
+    )
+
+
+def resting(description: JobDescription) -> JobBusy | None:
+    """The job's policy asks for a pause between captures, and it is not over. Pure."""
+    if not description.pause_ms:
+        return None
+    return JobBusy(
+        f"The policy of job {description.job.name} asks for {description.policy.min_interval_ms} ms between captures: "
+        f"none may begin for {description.pause_ms} ms. Nothing was started; try again then."
     )
 
 
 def is_ours(request: CaptureRequest, view: CaptureView) -> bool:
     return (view.request_key, view.caller) == (request.request_key, request.caller or os_user())
+
+
+def is_kin(request: CaptureRequest, view: CaptureView) -> bool:
+    """What the same task asked for, now or before a person wanted a new picture: then it is being cancelled, as a rule,
+    and the new one takes its turn."""
+    same = view.request_key.startswith(request.family) if request.family else view.request_key == request.request_key
+    return same and view.caller == (request.caller or os_user())
 
 
 def other_job(request: CaptureRequest, job: JobRef) -> OtherAttempt | None:

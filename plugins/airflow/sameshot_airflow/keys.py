@@ -14,27 +14,26 @@ more) is one of the past: catching up."""
 
 
 def request_key(context: Mapping[str, Any]) -> str:
-    """`airflow/<dag>/<run>/<task>/<map index>/<max tries>`.
+    """`airflow/<dag>/<run>/<task>/<map index>/<max tries>`, under which the task asks for its capture.
 
     `max_tries` is what tells a retry from a new request: the scheduler leaves it alone when it retries a task, and a
     clear by a person sets it to the tries so far plus the task's `retries` (`clear_task_instances` in
     airflow/models/taskinstance.py, the same from 3.1 to 3.3). A task that is cleared while a worker runs it may keep
     it; then its `on_kill` has cancelled the capture, and the same key gives a new one.
     """
+    return AIRFLOW.request_key(**_task(context), max_tries=context["ti"].max_tries)
+
+
+def family(context: Mapping[str, Any]) -> str:
+    """How all request keys of one task of one run begin, those from before a clear, too; empty where ids are so long
+    that keys don't hold them whole."""
+    return AIRFLOW.family(**_task(context))
+
+
+def _task(context: Mapping[str, Any]) -> dict[str, Any]:
     ti = context["ti"]
-    return AIRFLOW.request_key(
-        dag_id=ti.dag_id,
-        run_id=ti.run_id,
-        task_id=ti.task_id,
-        map_index=-1 if ti.map_index is None else ti.map_index,
-        max_tries=ti.max_tries,
-    )
-
-
-def task_of(key: str) -> str:
-    """What all request keys of one task of one run have in common: all but `max_tries`. Keys that were too long to be
-    kept whole have nothing in common with each other."""
-    return key if "~" in key else key.rpartition("/")[0]
+    index = -1 if ti.map_index is None else ti.map_index
+    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": index}
 
 
 def past(context: Mapping[str, Any]) -> str:

@@ -4,6 +4,10 @@ Airflow calls a trigger's `on_kill` whenever a triggerer finds that a trigger it
 `update_triggers` and `run_trigger` in airflow/jobs/triggerer_job_runner.py). That is so when a person has marked or
 cleared the task, and also when this triggerer had stalled for longer than `triggerer_health_check_threshold`, and
 another one follows the capture by now. Then nothing must be cancelled.
+
+A task that is deferred is not cancelled, unless it is seen to have asked for a capture of its own since. One that was
+cleared and waits again without any (for its job, or for a triggerer that has just gone) leaves its old capture to end
+by itself, at its own deadline: the new one takes its turn after it.
 """
 
 from __future__ import annotations
@@ -21,11 +25,12 @@ DEFERRED = "deferred"
 PATIENCE_S = 5.0  # for each question; Airflow allows an on_kill 30 s, and the cancel needs some of them
 
 
-async def by_a_person(ti: Any, request: CaptureRequest) -> bool:
-    """False only where the task is known to be deferred still, by the same attempt: who can't tell obeys."""
+async def by_a_person(ti: Any, request: CaptureRequest, capture_id: str) -> bool:
+    """False where the task is known to be deferred and nothing shows that it was cleared. Whoever can't find out its
+    state obeys."""
     if await _state(ti) != DEFERRED:
         return True
-    return await _asked_again(request)
+    return await _asked_again(request, capture_id)
 
 
 async def _state(ti: Any) -> str | None:
@@ -51,16 +56,22 @@ async def _state(ti: Any) -> str | None:
     return None
 
 
-async def _asked_again(request: CaptureRequest) -> bool:
-    """Whether the task was cleared and the next attempt is deferred, too: it has asked for a capture of its own."""
-    from sameshot.errors import SameshotError
-    from sameshot.steps.preflight import dialled
-    from sameshot_airflow.keys import task_of
+async def _asked_again(request: CaptureRequest, capture_id: str) -> bool:
+    """Whether the same task has a capture under way that it asked for after this one: it was cleared, and waits again.
 
+    Those that it asked for before it was cleared an earlier time prove nothing, nor do those of another task.
+    """
+    from sameshot.errors import SameshotError
+    from sameshot.steps.preflight import dialled, is_kin, is_ours
+
+    if not request.family:
+        return False
     try:
         async with asyncio.timeout(PATIENCE_S), dialled(request.address, caller=request.caller, uid=request.uid) as job:
-            keys = {view.request_key for view in await job.captures()}
+            ours, running = await job.get(capture_id), await job.captures(unsettled=True)
     except (SameshotError, TimeoutError):
         return False
-    task = task_of(request.request_key)
-    return any(key != request.request_key and task_of(key) == task for key in keys)
+    return any(
+        is_kin(request, view) and not is_ours(request, view) and view.accepted_at_ns > ours.accepted_at_ns
+        for view in running
+    )

@@ -17,7 +17,7 @@ from sameshot.steps.request import Action, CaptureRequest
 from sameshot_airflow.assets import announce, captures
 from sameshot_airflow.compat import AirflowFailException, AirflowSkipException
 from sameshot_airflow.failures import failure, recalled
-from sameshot_airflow.keys import past, request_key
+from sameshot_airflow.keys import family, past, request_key
 from sameshot_airflow.links import SameshotManifestLink
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ class SameshotCaptureOperator(BaseOperator):
 
     def request(self, context: Context) -> CaptureRequest:
         """What this task asks for, from its rendered options and its connection. Raises UsageError."""
+        from sameshot.client.wire import os_user
         from sameshot_airflow.hooks.sameshot import SameshotHook
 
         hook, job = SameshotHook(self.sameshot_conn_id), options.text(self.job)
@@ -172,7 +173,8 @@ class SameshotCaptureOperator(BaseOperator):
             {name: getattr(self, name) for name in _OPTIONS},
             address=hook.address(job),
             request_key=request_key(context),
-            caller=hook.caller,
+            family=family(context),
+            caller=hook.caller or os_user(),  # by name: the triggerer may be another user
         )
 
     def _asked(self, given: Mapping[str, Any], **where: Any) -> CaptureRequest:

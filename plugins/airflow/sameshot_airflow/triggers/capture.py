@@ -83,8 +83,8 @@ class SameshotCaptureTrigger(BaseTrigger):
         from sameshot_airflow import settle, stop
 
         request = CaptureRequest.of(self.request)
-        if self.task_instance is not None and not await stop.by_a_person(self.task_instance, request):
-            self.log.info("another triggerer has taken over: capture %s goes on", self.capture_id)
+        if self.task_instance is not None and not await stop.by_a_person(self.task_instance, request, self.capture_id):
+            self.log.info("the task still waits, maybe in another triggerer: capture %s goes on", self.capture_id)
             return
         self.log.info(await settle.cancelled(request, self.capture_id, settle.CANCEL_WAIT_S))
 
