@@ -117,9 +117,12 @@ async def begin_when_clear(request: CaptureRequest, *, deadline: float, progress
 
 
 def pinned(request: CaptureRequest, view: CaptureView) -> CaptureRequest:
-    """The same request, of the very job attempt that is being captured and no later one at the same address."""
+    """The same request, of the very job attempt that is being captured and no later one at the same address; and by the
+    same caller, in whatever process (its OS user may be another)."""
     job = view.job
-    return msgspec.structs.replace(request, job=job.name, uid=job.uid, attempt=job.attempt)
+    return msgspec.structs.replace(
+        request, job=job.name, uid=job.uid, attempt=job.attempt, caller=request.caller or view.caller or None
+    )
 
 
 async def _known(client: AsyncClient, request: CaptureRequest) -> CaptureView | None:
