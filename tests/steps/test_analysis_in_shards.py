@@ -4,8 +4,10 @@ parts that are missing, stale or changed."""
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html import unescape
 from pathlib import Path
@@ -288,6 +290,30 @@ def test_another_manifest_than_the_expected_one_is_refused(tmp_path: Path, step:
     if step != "reduce":
         call(decode(Path(manifest).read_bytes()).sha256)
         assert results.exists()
+
+
+def test_a_manifest_that_is_replaced_while_it_is_analysed_gives_no_numbers_under_the_old_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest of the result is that of the manifest by which each trace was proven."""
+    manifest = archive(tmp_path / "a", GlooJob(seed=1, late={2: 30.0}).traces())
+    other = archive(tmp_path / "b", GlooJob(seed=2, late={1: 30.0}).traces())
+    digest = decode(manifest.read_bytes()).sha256
+    module = importlib.import_module("sameshot.steps.analyze")
+    read = module.open_published
+
+    def then_replaced(*arguments: Any) -> Any:
+        found = read(*arguments)
+        shutil.rmtree(manifest.parent)
+        shutil.copytree(other.parent, manifest.parent)
+        return found
+
+    monkeypatch.setattr(module, "open_published", then_replaced)
+    with pytest.raises(VerificationFailed, match="rank 0"):
+        analyze(str(manifest), str(tmp_path / "results"), expected_sha256=digest)
+    assert not (tmp_path / "results" / CAPTURE).exists()
+    monkeypatch.undo()
+    assert analyze(str(manifest), str(tmp_path / "results")).headline.late == "1"
 
 
 def test_a_damaged_trace_is_named_and_the_other_ranks_of_its_shard_are_kept(tmp_path: Path) -> None:

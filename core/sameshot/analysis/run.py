@@ -184,7 +184,31 @@ def map_capture(
     With `tables` also make each rank's part of the tables.
     """
     storage, key = locate(location)
-    manifest = read_manifest(storage, key)
+    return map_manifest(
+        storage,
+        key,
+        read_manifest(storage, key),
+        cache=cache,
+        workers=workers,
+        progress=progress,
+        tables=tables,
+        fetch_pattern=fetch_pattern,
+    )
+
+
+def map_manifest(
+    storage: Storage,
+    key: str,
+    manifest: Manifest,
+    *,
+    cache: Path | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    tables: Rounding | None = None,
+    fetch_pattern: str | None = None,
+) -> Mapped:
+    """`map_capture` for who has read the manifest at `key`: what is there by now is not looked at again, so the traces
+    are compared with the manifest that the caller knows."""
     targets = archived(manifest)
     found: dict[str, tuple[RankSummary, TablePart | None]] = {}
     mapped = map_targets(

@@ -19,7 +19,7 @@ from sameshot.analysis.hta.tables import Rounding, TablePart, tables_of, write_t
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.load import who
 from sameshot.analysis.results import RankSummary, Summary
-from sameshot.analysis.run import archived, map_capture, map_targets, write
+from sameshot.analysis.run import archived, map_manifest, map_targets, write
 from sameshot.analysis.text import count, some_of
 from sameshot.errors import PartialCapture, SameshotError, TraceError, UsageError
 from sameshot.manifest import Target
@@ -151,8 +151,14 @@ def analyze(
     _check(min_ranks)
     opened = open_published(manifest, results_uri, expected_sha256)
     targets = archived(opened.manifest)
-    mapped = map_capture(
-        opened.uri, workers=workers, progress=progress, tables=Rounding.EXACT, fetch_pattern=fetch_pattern
+    mapped = map_manifest(
+        opened.storage,
+        opened.key,
+        opened.manifest,
+        workers=workers,
+        progress=progress,
+        tables=Rounding.EXACT,
+        fetch_pattern=fetch_pattern,
     )
     folder = RankFolder(opened.results, opened.manifest, targets)
     indexed = list(zip(range(len(targets)), mapped.ranks, mapped.tables, strict=True))

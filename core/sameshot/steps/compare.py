@@ -17,7 +17,7 @@ from sameshot.analysis.compare import compare as compare_sides
 from sameshot.analysis.compare.run import write
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.results import RankSummary
-from sameshot.analysis.run import archived, map_capture
+from sameshot.analysis.run import archived, map_manifest
 from sameshot.analysis.text import percent, some_of
 from sameshot.errors import CaptureFailed, UnknownCapture, UsageError, VerificationFailed
 from sameshot.manifest import Capture, Manifest
@@ -28,6 +28,7 @@ from sameshot.steps.published import Published, hand_out, open_published
 from sameshot.steps.ranks import RankFolder, kept_manifest
 from sameshot.steps.results import TEXT_LIMIT, CompareResult, CompareVerdict, fitted, shortened
 from sameshot.steps.store import Folder, open_results
+from sameshot.trace.capture_check import locate
 
 Progress = Callable[[int, int, str], None]
 
@@ -164,10 +165,8 @@ def _of_row(row: HistoryRow, results_uri: str) -> _Found:
 def _side(found: _Found, progress: Progress | None) -> Side:
     ranks = _stored(found)
     if ranks is None:
-        mapped = map_capture(found.uri, progress=progress)
-        if mapped.manifest.sha256 != found.manifest.sha256:
-            raise VerificationFailed(f"The manifest at {found.uri} is no longer the one that was analysed.")
-        ranks = mapped.ranks
+        storage, key = locate(found.uri)
+        ranks = map_manifest(storage, key, found.manifest, progress=progress).ranks  # proven by this very manifest
     return Side(reduce_ranks(found.manifest, ranks, location=found.uri), tuple(ranks))
 
 
