@@ -188,7 +188,13 @@ async def test_a_skipped_capture_leaves_the_rest_of_the_pipeline_with_nothing_to
 
 @pytest.mark.parametrize(
     ("inputs", "code"),
-    [({"key": ""}, 2), ({"duration": "soon"}, 2), ({"if_busy": "maybe"}, 2), ({"attempt": 3.0}, 6)],
+    [
+        ({"key": ""}, 2),
+        ({"duration": "soon"}, 2),
+        ({"if_busy": "maybe"}, 2),
+        ({"attempt": 3.0}, 6),
+        ({"job": "--result"}, 6),
+    ],
 )
 def test_what_can_not_be_done_is_the_steps_own_exit_code(tmp_path: Path, inputs: dict[str, Any], code: int) -> None:
     @in_loop

@@ -48,4 +48,5 @@ def _flag(name: str, value: Any) -> list[str]:
         return [flag] if value else []
     # KFP has one type of number on the wire: a whole one may arrive as 4.0.
     number = int(value) if isinstance(value, float) and value.is_integer() and name in _SAYS_NOTHING else value
-    return [] if value == "" or number == _SAYS_NOTHING.get(name) else [flag, str(number)]
+    # In one word: what people write may begin with a dash.
+    return [] if value == "" or number == _SAYS_NOTHING.get(name) else [f"{flag}={number}"]
