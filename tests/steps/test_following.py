@@ -172,7 +172,7 @@ async def test_while_there_is_no_manifest_either_it_is_looked_for_until_the_dead
 
     folder.rename(tmp_path / "never")
     result = await finish(gone, done.capture_id, manifest_uri=done.manifest_uri, deadline=time.time() + 1)
-    assert (result.exit_code, result.timed_out, result.outcome) == (75, True, None)
+    assert (result.exit_code, result.timed_out, result.outcome) == (75, False, None)
     assert "the cancel is not confirmed" in result.message
 
 

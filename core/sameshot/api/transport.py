@@ -19,6 +19,10 @@ from sameshot.errors import UsageError
 # A job of thousands of ranks makes messages of several MB; gRPC's own limit is 4 MB. Both sides allow this much.
 MAX_MESSAGE_BYTES = 64 << 20
 
+# So often a silent connection is asked whether it still stands, and so long it may take to answer. NATs and load
+# balancers drop what is idle for a minute or more.
+KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 20_000, 10_000
+
 # Metadata: the operating system's user that makes a call.
 CALLER_KEY = "x-sameshot-caller"
 
@@ -26,6 +30,18 @@ _SIZES: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 ]
+
+
+def _keepalive(every_ms: int) -> list[tuple[str, Any]]:
+    """gRPC 1.85 waits a minute for the answer to a ping, whatever the keepalive's own timeout is; so both are set."""
+    return [
+        ("grpc.keepalive_time_ms", every_ms),
+        ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     *_SIZES,
     # gRPC waits up to two minutes before it looks at a restarted peer again; a capture has seconds.
@@ -33,9 +49,19 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
+    # A peer whose node is gone, or whose connection was dropped on the way, sends nothing and never closes. While a
+    # call runs, silence is asked about; nobody may be watched in vain for longer than both together.
+    *_keepalive(KEEPALIVE_MS),
 ]
-# A second server on the same port must fail, not share it.
-SERVER_OPTIONS: list[tuple[str, Any]] = [*_SIZES, ("grpc.so_reuseport", 0)]
+SERVER_OPTIONS: list[tuple[str, Any]] = [
+    *_SIZES,
+    # A second server on the same port must fail, not share it.
+    ("grpc.so_reuseport", 0),
+    # A watcher that has gone in silence is not kept.
+    *_keepalive(3 * KEEPALIVE_MS),
+    # gRPC's own answer to a ping every 20 s is GOAWAY (too_many_pings): it wants five minutes between them.
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 4),
+]
 
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 

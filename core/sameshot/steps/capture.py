@@ -13,6 +13,8 @@ request key and finds the capture that runs or has run.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 
 import msgspec
@@ -40,7 +42,7 @@ from sameshot.manifest import Manifest
 from sameshot.model import CaptureState, Outcome
 from sameshot.steps.archive import decoded, read_manifest
 from sameshot.steps.cancel import end
-from sameshot.steps.follow import Seen, follow
+from sameshot.steps.follow import Seen, archived, follow
 from sameshot.steps.patience import patiently
 from sameshot.steps.places import shards
 from sameshot.steps.preflight import (
@@ -72,6 +74,11 @@ __all__ = [
     "skipped",
 ]
 
+CANCEL_ALLOWANCE_S = 30.0
+"""So much longer than its timeout a step may take: until the cancel is confirmed, with what was kept."""
+
+_ANSWER_S = 10.0  # of a coordinator that need not be there
+_LOOK_S = 5.0  # for the archive, beside the deadline
 _USABLE = (CaptureState.SUCCEEDED, CaptureState.PARTIAL)
 
 
@@ -171,7 +178,7 @@ async def finish(
             request, capture_id, manifest_uri=manifest_uri, deadline=deadline, progress=progress, seen=seen
         )
     except DeadlinePassed as passed:
-        return await _give_up(request, capture_id, passed, progress)
+        return await _give_up(request, capture_id, manifest_uri, passed, progress)
     return await result_of(request, view)
 
 
@@ -217,33 +224,52 @@ async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bo
 
 
 async def _give_up(
-    request: CaptureRequest, capture_id: str, passed: DeadlinePassed, progress: Say | None
+    request: CaptureRequest, capture_id: str, manifest_uri: str, passed: DeadlinePassed, progress: Say | None
 ) -> CaptureResult:
-    """The deadline has passed: cancel, and tell what was kept. One that has converged stays what it is."""
+    """The deadline has passed: cancel, and tell what was kept. One that has converged stays what it is, and one that
+    is published is never called late: the archive is asked before the cancel, and after one that failed."""
     last: CaptureView | None = passed.view
+    uri = manifest_uri or ("" if last is None else last.manifest_uri)
+    if (there := await _in_archive(capture_id, uri, _LOOK_S)) is not None:
+        return await result_of(request, there)
     if last is not None and last.state.terminal:
         return await result_of(request, last)
     if progress is not None:
         progress(f"{passed} Cancelling it.")
     try:
-        view, was_over = await end(request.address, capture_id, caller=request.caller, uid=request.uid)
-    except SameshotError as error:
-        return CaptureResult(
-            capture_id=capture_id,
-            request_key=request.request_key,
-            job=None if last is None else last.job,
-            manifest_uri="" if last is None else last.manifest_uri,
-            expected=0 if last is None else last.expected,
-            archived=0 if last is None else last.archived,
-            window_ms=request.spec.duration_ms,
-            timed_out=True,
-            exit_code=TryAgain.exit_code,
-            message=shortened(
-                f"Not done within {request.timeout_s:g} s, and the cancel is not confirmed: {error} "
-                "A retry with the same request key finds the capture, if it is still known."
-            ),
+        async with asyncio.timeout(CANCEL_ALLOWANCE_S):
+            view, was_over = await end(request.address, capture_id, caller=request.caller, uid=request.uid)
+    except (SameshotError, TimeoutError) as error:
+        if (there := await _in_archive(capture_id, uri, _LOOK_S)) is not None:
+            return await result_of(request, there)
+        why = str(error) or f"the coordinator did not confirm it within {CANCEL_ALLOWANCE_S:g} s."
+        return fitted(
+            CaptureResult(
+                capture_id=capture_id,
+                request_key=request.request_key,
+                job=None if last is None else last.job,
+                manifest_uri=uri,
+                expected=0 if last is None else last.expected,
+                archived=0 if last is None else last.archived,
+                window_ms=request.spec.duration_ms,
+                exit_code=TryAgain.exit_code,
+                message=shortened(
+                    f"Not done within {request.timeout_s:g} s, and the cancel is not confirmed: {why} "
+                    "A retry with the same request key finds the capture, if it is still known."
+                ),
+            )
         )
     return await result_of(request, view, timed_out=not was_over)
+
+
+async def _in_archive(capture_id: str, manifest_uri: str, within_s: float) -> CaptureView | None:
+    """The published capture; None where there is none, as far as can be told in that time."""
+    if not manifest_uri:
+        return None
+    with contextlib.suppress(SameshotError, TimeoutError):
+        async with asyncio.timeout(within_s):
+            return await archived(capture_id, manifest_uri)
+    return None
 
 
 async def _manifest(request: CaptureRequest, view: CaptureView) -> Manifest:
@@ -252,9 +278,13 @@ async def _manifest(request: CaptureRequest, view: CaptureView) -> Manifest:
     Raises ManifestError, VerificationFailed, or what the archive said.
     """
     try:
-        async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
-            read = await decoded(await client.manifest(view.capture_id))
-    except (TryAgain, NoSuchJob, UnknownCapture):
+        async with (
+            asyncio.timeout(_ANSWER_S),
+            dialled(request.address, caller=request.caller, uid=request.uid) as client,
+        ):
+            data = await client.manifest(view.capture_id)
+        read = await decoded(data)
+    except (TryAgain, NoSuchJob, UnknownCapture, TimeoutError):
         read = await read_manifest(view.manifest_uri)
     if read.capture.capture_id != view.capture_id:
         raise VerificationFailed(

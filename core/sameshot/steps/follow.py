@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from sameshot.api.archived import view_of
-from sameshot.client import CaptureView
+from sameshot.client import AsyncClient, CaptureView
 from sameshot.client.wire import PATIENCE_S
 from sameshot.errors import (
     DeadlinePassed,
@@ -25,6 +25,7 @@ from sameshot.errors import (
     StorageError,
     TryAgain,
     UnknownCapture,
+    Unreachable,
 )
 from sameshot.model import CaptureState, JobRef
 from sameshot.steps.archive import read_manifest
@@ -37,6 +38,8 @@ Seen = Callable[[CaptureView], None]
 """Called with each view of the capture as it comes."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
+_ANSWER_S = 10.0  # a coordinator says at once how things stand when a watch begins
+_QUIET_S = 30.0  # a watch that says nothing for so long is begun anew: its connection may be dead without a sign
 _LAST_LOOK_S = 2.0  # whoever comes late (a restarted engine) still learns how it ended
 _ENDED_GRACE_S = 15.0  # a job that is known to have ended publishes nothing after that
 
@@ -66,6 +69,17 @@ async def follow(
         if not bound.expired():
             raise
         raise DeadlinePassed(following.where_it_stands(), following.last) from None
+
+
+async def archived(capture_id: str, manifest_uri: str) -> CaptureView:
+    """The capture as its manifest tells it. Raises NotFound where there is none (yet), StorageError where the archive
+    can't tell, ManifestError where the manifest is damaged or another capture's."""
+    read = await read_manifest(manifest_uri)
+    if read.capture.capture_id != capture_id:
+        raise ManifestError(
+            f"The manifest at {manifest_uri} is of capture {read.capture.capture_id}, not of {capture_id}."
+        )
+    return view_of(read, manifest_uri)
 
 
 class _Following:
@@ -103,29 +117,46 @@ class _Following:
 
     async def _look(self) -> CaptureView | None:
         """Watch for as long as that goes; the capture if it is over."""
-        request, now = self._request, time.monotonic()
+        request = self._request
         try:
             async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
-                async with contextlib.aclosing(client.watch(self._capture_id)) as views:
-                    async for view in views:
-                        self._heard(view)
-                        if view.published or (view.state.terminal and not had_targets(view)):
-                            return view
-                return None
+                return await self._watch(client)
         except UnknownCapture as error:
             return await self._archived_or_lost(str(error), lost="Neither the coordinator nor the archive knows")
         except NoSuchJob as error:
+            now = time.monotonic()
             self._ended_since = self._ended_since or now
             gone = now - self._ended_since > _ENDED_GRACE_S
             return await self._archived_or_lost(
                 str(error), lost="The coordinator is gone with its job, and the archive does not know" if gone else ""
             )
         except TryAgain as error:
+            now = time.monotonic()
             self._silent_since = self._silent_since or now
             self._say(str(error))
             if now - self._silent_since <= PATIENCE_S:
                 return None
             return await self._archived_or_lost(str(error))
+
+    async def _watch(self, client: AsyncClient) -> CaptureView | None:
+        """The capture if it is over; None where the watch ended or went quiet before. Raises Unreachable where not even
+        its beginning came."""
+        loop, heard = asyncio.get_running_loop(), False
+        async with contextlib.aclosing(client.watch(self._capture_id)) as views:
+            try:
+                async with asyncio.timeout(_ANSWER_S) as bound:
+                    async for view in views:
+                        heard = True
+                        bound.reschedule(loop.time() + _QUIET_S)
+                        self._heard(view)
+                        if view.published or (view.state.terminal and not had_targets(view)):
+                            return view
+            except TimeoutError:
+                if not heard:
+                    raise Unreachable(
+                        f"The coordinator at {client.address} did not answer within {_ANSWER_S:g} s."
+                    ) from None
+        return None
 
     def _heard(self, view: CaptureView) -> None:
         self._silent_since = self._ended_since = None
@@ -149,18 +180,13 @@ class _Following:
         uri = self._manifest_uri or (self.last.manifest_uri if self.last is not None else "")
         if uri:
             try:
-                read = await read_manifest(uri)
+                view = await archived(self._capture_id, uri)
             except NotFound:
                 pass
             except StorageError as error:
                 self._say(str(error))
                 return None
             else:
-                if read.capture.capture_id != self._capture_id:
-                    raise ManifestError(
-                        f"The manifest at {uri} is of capture {read.capture.capture_id}, not of {self._capture_id}."
-                    )
-                view = view_of(read, uri)
                 self._heard(view)
                 return view
         return await self._lost(uri, lost) if lost else None
