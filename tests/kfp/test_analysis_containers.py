@@ -97,7 +97,11 @@ def test_both_faces_give_the_same_outputs(tmp_path: Path) -> None:
         report = components.reduce(shards=["0/1"], **given).after(rank)
         components.compare(before=before, **given).after(report)
 
-    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "kfp"))
+    local.init(
+        runner=local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(tmp_path / "kfp"),
+        workspace_root=str(tmp_path / "w"),
+    )
     analysed(**of, results=str(function), before=before)
     for name, ran in by_container.items():
         (path,) = (tmp_path / "kfp").rglob(f"{name}/executor_output.json")

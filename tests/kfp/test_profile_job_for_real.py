@@ -39,7 +39,11 @@ def job() -> Iterator[LiveJob]:
 @pytest.fixture
 def outputs(tmp_path: Path) -> Path:
     """Where the local runner keeps what tasks gave; each run anew."""
-    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "kfp"))
+    local.init(
+        runner=local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(tmp_path / "kfp"),
+        workspace_root=str(tmp_path / "w"),
+    )
     return tmp_path / "kfp"
 
 
@@ -137,7 +141,12 @@ def test_a_loop_over_keys_makes_a_capture_for_each_item(job: LiveJob, outputs: P
 
 
 def test_the_same_manifest_is_analysed_once_and_the_same_job_captured_again(job: LiveJob, tmp_path: Path) -> None:
-    local.init(runner=local.SubprocessRunner(use_venv=False), pipeline_root=str(tmp_path / "kfp"), enable_caching=True)
+    local.init(
+        runner=local.SubprocessRunner(use_venv=False),
+        pipeline_root=str(tmp_path / "kfp"),
+        workspace_root=str(tmp_path / "w"),
+        enable_caching=True,
+    )
     before = captures(job)
     profile, analyze = profile_job(LOCAL), analyze_capture(LOCAL)
     first = profile(**asked(job, tmp_path / "results")).outputs
