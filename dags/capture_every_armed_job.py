@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
@@ -21,6 +22,7 @@ from sameshot_airflow.operators.capture import SameshotCaptureOperator
 
 CONNECTION = os.environ.get("SAMESHOT_CONN_ID", "sameshot_default")
 AT_ONCE = int(os.environ.get("SAMESHOT_CAPTURES_AT_ONCE", "4"))
+A_DURATION = r"^(?=.*[1-9])\s*\d+(\.\d+)?\s*(ms|s|m|min|h)?\s*$"  # 500ms, 2s, 15m; seconds without a unit
 
 with DAG(
     dag_id="capture_every_armed_job",
@@ -31,12 +33,22 @@ with DAG(
     max_active_runs=1,
     tags=["sameshot", "profiling"],
     params={
-        "labels": Param({}, type="object", title="Labels", description="Jobs that carry all of these; {}: every job."),
-        "duration": Param("2s", type="string", title="Window", description="How long to record: 500ms, 2s."),
+        "labels": Param(
+            {},
+            type="object",
+            additionalProperties={"type": "string"},
+            title="Labels",
+            description="Jobs that carry all of these; {}: every job.",
+        ),
+        "duration": Param(
+            "2s", type="string", pattern=A_DURATION, title="Window", description="How long to record: 500ms, 2s."
+        ),
         "activities": Param(
             ["cpu", "cuda"],
             type="array",
             items={"type": "string", "enum": ["cpu", "cuda", "xpu", "mtia"]},
+            minItems=1,
+            uniqueItems=True,
             examples=["cpu", "cuda", "xpu", "mtia"],
             title="Activities",
             description="What to record.",
@@ -52,7 +64,7 @@ with DAG(
 ) as dag:
 
     @task(retries=2, retry_delay=timedelta(seconds=30))
-    def find_jobs(labels: dict[str, str]) -> list[dict[str, str]]:
+    def find_jobs(labels: Any) -> list[dict[str, str]]:
         """The jobs that run now, one capture each."""
         return [{"job": found.name, "uid": found.uid} for found in SameshotHook(CONNECTION).jobs(labels)]
 

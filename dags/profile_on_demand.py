@@ -20,6 +20,7 @@ from sameshot_airflow.task_groups import profile_job
 
 CONNECTION = os.environ.get("SAMESHOT_CONN_ID", "sameshot_default")
 RANKS_AT_ONCE = 4  # mapped tasks of one run that analyse at a time
+A_DURATION = r"^(?=.*[1-9])\s*\d+(\.\d+)?\s*(ms|s|m|min|h)?\s*$"  # 500ms, 2s, 15m; seconds without a unit
 
 with DAG(
     dag_id="profile_on_demand",
@@ -32,17 +33,23 @@ with DAG(
         "job": Param(
             None,
             type=["null", "string"],
+            pattern=r"^([A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?)?$",
             title="Job",
             description="Its name. Empty: the only one that the connection shows.",
         ),
         "duration": Param(
-            "2s", type="string", title="Window", description="How long to record: 500ms, 2s. A job's policy limits it."
+            "2s",
+            type="string",
+            pattern=A_DURATION,
+            title="Window",
+            description="How long to record: 500ms, 2s. A job's policy limits it.",
         ),
         "activities": Param(
             ["cpu", "cuda"],
             type="array",
             items={"type": "string", "enum": ["cpu", "cuda", "xpu", "mtia"]},
             minItems=1,
+            uniqueItems=True,
             examples=["cpu", "cuda", "xpu", "mtia"],
             title="Activities",
             description="What to record.",
@@ -82,6 +89,7 @@ with DAG(
         "timeout": Param(
             "15m",
             type="string",
+            pattern=A_DURATION,
             title="Time allowed",
             description="For the capture, waiting included; then it is cancelled: 90s, 15m.",
             section="If it can't be captured now",

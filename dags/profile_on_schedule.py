@@ -37,6 +37,7 @@ CONNECTION = os.environ.get("SAMESHOT_CONN_ID", "sameshot_default")
 ON_REGRESSION: list[Any] = []
 
 ANALYSES_AT_ONCE = 2  # each may read its capture with several processes
+A_DURATION = r"^(?=.*[1-9])\s*\d+(\.\d+)?\s*(ms|s|m|min|h)?\s*$"  # 500ms, 2s, 15m; seconds without a unit
 
 with DAG(
     dag_id="profile_on_schedule",
@@ -50,13 +51,21 @@ with DAG(
     default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     params={
         "labels": Param(
-            LABELS, type="object", title="Labels", description="Jobs that carry all of these; {}: every job."
+            LABELS,
+            type="object",
+            additionalProperties={"type": "string"},
+            title="Labels",
+            description="Jobs that carry all of these; {}: every job.",
         ),
-        "duration": Param("2s", type="string", title="Window", description="How long to record: 500ms, 2s."),
+        "duration": Param(
+            "2s", type="string", pattern=A_DURATION, title="Window", description="How long to record: 500ms, 2s."
+        ),
         "activities": Param(
             ["cpu", "cuda"],
             type="array",
             items={"type": "string", "enum": ["cpu", "cuda", "xpu", "mtia"]},
+            minItems=1,
+            uniqueItems=True,
             examples=["cpu", "cuda", "xpu", "mtia"],
             title="Activities",
             description="What to record.",
@@ -79,14 +88,15 @@ with DAG(
 ) as dag:
 
     @task
-    def find_jobs(labels: dict[str, str]) -> list[dict[str, str]]:
+    def find_jobs(labels: Any) -> list[dict[str, str]]:
         """The jobs that run now, one mapped instance of `profile` each."""
         return [{"job": found.name, "uid": found.uid} for found in SameshotHook(CONNECTION).jobs(labels)]
 
     @task(retries=0, on_failure_callback=ON_REGRESSION, map_index_template="{{ job }}")
-    def alert(job: str, comparison: dict[str, Any]) -> None:
+    def alert(job: str, comparison: Any) -> None:
         """Fails where the job has become slower; is skipped otherwise."""
-        get_current_context()["job"] = job  # for the template above: what this mapped task is called in the UI
+        context: Any = get_current_context()
+        context["job"] = job  # for the template above: what this mapped task is called in the UI
         said = f"{job}: {comparison['message']}"
         if comparison["verdict"] != "regressed":
             raise AirflowSkipException(said)
