@@ -3,7 +3,7 @@
     SameshotError                      1   anything else that went wrong
     ├── UsageError                     2   the request itself can't be served as written
     │   ├── InvalidSpec                    an option is misspelt, unsupported or out of range
-    │   ├── PolicyRefused                  the capture policy of the job forbids it
+    │   ├── PolicyRefused                  the capture policy of the job never allows it
     │   └── RequestKeyConflict             the same request key came with another spec
     ├── PartialCapture                 3   some ranks have no verified trace
     ├── CaptureFailed                  4   no rank has a verified trace
@@ -20,10 +20,11 @@
     ├── CaptureCancelled               7   a cancel was accepted before convergence
     ├── TryAgain                      75   nothing is lost; the same call may succeed later
     │   ├── Unreachable                    a coordinator, agent or daemon does not answer
-    │   ├── JobBusy                        somebody else's capture of this job is running
+    │   ├── JobBusy                        another capture of this job is running, or the last one was just now
     │   ├── DeadlinePassed                 the time that was given is over; the capture goes on
     │   └── StorageError                   the object store refused or lost a request
     │       ├── NotFound                   there is no object under that name
+    │       ├── Forbidden                  the credential, or the file's mode, does not allow it
     │       └── AlreadyExists              a conditional put found an object: never overwritten
     └── Denied                        77   the caller may not do this
 
@@ -54,7 +55,7 @@ class InvalidSpec(UsageError):
 
 
 class PolicyRefused(UsageError):
-    """The job's capture policy forbids this capture."""
+    """The job's capture policy never allows this capture; what it does not allow just now is JobBusy."""
 
 
 class RequestKeyConflict(UsageError):
@@ -191,6 +192,10 @@ class StorageError(TryAgain):
 
 class NotFound(StorageError):
     """There is no object under that name."""
+
+
+class Forbidden(StorageError):
+    """The store does not let this caller do that: of a credential (403), or of a file's mode."""
 
 
 class AlreadyExists(StorageError):

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import msgspec
 
-from sameshot.errors import InvalidSpec, PolicyRefused
+from sameshot.errors import InvalidSpec, JobBusy, PolicyRefused
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -132,28 +132,35 @@ class CapturePolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     min_interval_ms: int = 0
     max_captures_at_once: int = 4
 
-    def check(self, spec: CaptureSpec, *, unfinished: int, since_last_ms: int | None) -> None:
-        """Raise `PolicyRefused` where `spec` asks for more than this policy allows.
-
-        `unfinished` counts captures of the job that have not converged; `since_last_ms` is the time since the last
-        one was accepted (None: there was none).
-        """
+    def check(self, spec: CaptureSpec) -> None:
+        """Raise `PolicyRefused` where `spec` asks for more than this policy ever allows."""
         limit = self.max_duration_with_stack_ms if spec.with_stack else self.max_duration_ms
         if spec.duration_ms > limit:
             stacks = " with Python stacks" if spec.with_stack else ""
             raise PolicyRefused(
                 f"The policy of this job allows a window of {limit} ms{stacks}, {spec.duration_ms} ms was asked for."
             )
+
+    def check_now(self, *, unfinished: int, since_last_ms: int | None) -> None:
+        """Raise `JobBusy` where this policy allows no capture at this moment; another moment will do.
+
+        `unfinished` counts captures of the job that have not converged; `since_last_ms` is the time since the last
+        one was accepted (None: there was none).
+        """
         if unfinished >= self.max_captures_at_once:
-            raise PolicyRefused(
+            raise JobBusy(
                 f"{unfinished} captures of this job are still running and its policy allows "
-                f"{self.max_captures_at_once} at once; wait for one, or cancel one."
+                f"{self.max_captures_at_once} at once. Nothing was started; try again when one has ended."
             )
-        if since_last_ms is not None and since_last_ms < self.min_interval_ms:
-            raise PolicyRefused(
-                f"The last capture of this job is {since_last_ms} ms old and its policy asks for "
-                f"{self.min_interval_ms} ms between captures; try again later."
+        if pause := self.pause_ms(since_last_ms):
+            raise JobBusy(
+                f"The last capture of this job was accepted {since_last_ms} ms ago and its policy asks for "
+                f"{self.min_interval_ms} ms between captures. Nothing was started; try again in {pause} ms."
             )
+
+    def pause_ms(self, since_last_ms: int | None) -> int:
+        """How long the policy still lets no further capture begin, so long after the last one was accepted."""
+        return 0 if since_last_ms is None else max(self.min_interval_ms - since_last_ms, 0)
 
 
 class Nobody(enum.StrEnum):

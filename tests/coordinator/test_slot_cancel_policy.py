@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from sameshot import manifest
-from sameshot.errors import InvalidSpec, PolicyRefused
+from sameshot.errors import InvalidSpec, JobBusy, PolicyRefused
 from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, FailureReason, Outcome, TargetFact, TargetState
 from sameshot.profiler.daemon import BackendName
 from sameshot.storage import Storage
@@ -216,8 +216,11 @@ async def test_the_policy_is_checked_before_anything_is_sent(tmp_path: Path) -> 
         assert "Dispatch" not in agent.calls
         agent.script = stay(TargetState.QUEUED)
         running = await client.start_capture(SPEC, "key")
-        with pytest.raises(PolicyRefused, match="1 captures of this job are still running"):
+        with pytest.raises(JobBusy, match=r"1 captures of this job are still running.*try again") as busy:
             await client.start_capture(SPEC)
+        assert busy.value.exit_code == 75, "it is not refused for ever"
+        with pytest.raises(PolicyRefused):  # what is never allowed is said first
+            await client.start_capture(CaptureSpec(duration_ms=2001))
         assert (await client.start_capture(SPEC, "key")).capture_id == running.capture_id, "not a new one"
         assert (await client.describe()).policy == policy
 
@@ -227,10 +230,14 @@ async def test_captures_keep_the_interval_that_the_policy_asks_for(tmp_path: Pat
     clock = JumpClock()
     policy = CapturePolicy(min_interval_ms=60_000)
     async with one_node(tmp_path) as agent, coordinating(tmp_path, [agent], policy=policy, clock=clock) as client:
+        assert (await client.describe()).pause_ms == 0
         await client.wait((await client.start_capture(SPEC)).capture_id)
-        with pytest.raises(PolicyRefused):
+        clock.jump(20)
+        assert 30_000 < (await client.describe()).pause_ms <= 40_000
+        with pytest.raises(JobBusy, match=r"60000 ms between captures.*try again in"):
             await client.start_capture(SPEC)
-        clock.jump(61)
+        clock.jump(41)
+        assert (await client.describe()).pause_ms == 0
         await client.wait((await client.start_capture(SPEC)).capture_id)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import hashlib
 import json
 import time
@@ -12,12 +13,14 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from sameshot.client import AsyncClient
 from sameshot.client.wire import os_user
 from sameshot.coordinator.capture import CaptureRun
 from sameshot.errors import (
     CaptureCancelled,
     CaptureFailed,
     Denied,
+    JobBusy,
     NoSuchJob,
     OtherAttempt,
     PartialCapture,
@@ -31,6 +34,7 @@ from sameshot.errors import (
 )
 from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, FailureReason, Nobody, Outcome, TargetState
 from sameshot.steps.capture import accept, begin, capture, finish, pinned, result_of, run
+from sameshot.steps.preflight import check
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot.steps.results import CaptureResult, from_builtins, to_builtins, to_json
 from support.coordination import QUICK, SPEC, in_loop, until, until_view
@@ -100,10 +104,15 @@ async def test_a_retry_joins_the_capture_that_is_still_running(tmp_path: Path) -
         assert running.state is CaptureState.COLLECTING
         assert not running.cancel_requested
 
-        second = asyncio.create_task(run(request(client, if_busy=Action.FAIL)))  # its own capture is no obstacle
+        said: list[str] = []
+        second = asyncio.create_task(run(request(client, if_busy=Action.FAIL), said.append))  # its own is no obstacle
         agent.script = deliver
         result = await second
         assert (result.capture_id, result.n, result.exit_code) == (running.capture_id, 1, 0)
+        asked = datetime.datetime.fromtimestamp(running.accepted_at_ns // 10**9, datetime.UTC)
+        assert said[0] == (
+            f"Found the capture of {asked:%Y-%m-%d %H:%M:%S} UTC again (same request key): {running.capture_id}."
+        )
         assert agent.calls.count("Dispatch") == 1
 
 
@@ -140,6 +149,50 @@ async def test_the_same_key_with_another_spec_is_refused_and_so_is_what_the_poli
             await run(request(client, spec=CaptureSpec(duration_ms=2000)))
         with pytest.raises(PolicyRefused, match="3000 ms"):
             await run(request(client, "k2", spec=CaptureSpec(duration_ms=4000)))
+
+
+@in_loop
+async def test_whoever_waits_waits_for_the_pause_that_the_policy_asks_for_and_others_are_told_to_come_again(
+    tmp_path: Path,
+) -> None:
+    async with training(tmp_path, policy=CapturePolicy(min_interval_ms=2500)) as (_, client):
+        first = await run(request(client))
+        began = await client.get(first.capture_id)
+        with pytest.raises(JobBusy, match="2500 ms between captures"):
+            await run(request(client, "k2", if_busy=Action.FAIL))
+        skipped = await run(request(client, "k2", if_busy=Action.SKIP))
+        assert (skipped.exit_code, skipped.skipped) == (0, True)
+        with pytest.raises(JobBusy, match="2500 ms between captures"):  # and not longer than it has time
+            await run(request(client, "k2", timeout_s=0.5))
+        lines: list[str] = []
+        second = await run(request(client, "k2"), lines.append)
+        later = await client.get(second.capture_id)
+    assert second.exit_code == 0
+    assert later.accepted_at_ns - began.accepted_at_ns >= 2500 * 10**6
+    assert any("2500 ms between captures" in line for line in lines)
+
+
+@in_loop
+async def test_whoever_waits_is_not_refused_when_the_job_fills_up_between_the_look_and_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def look(client: AsyncClient, asked: CaptureRequest) -> None:
+        nonlocal looks
+        looks += 1
+        await check(client, asked)
+        if looks == 1:
+            await client.start_capture(SPEC, "other")
+
+    monkeypatch.setattr("sameshot.steps.capture.check", look)
+    async with training(tmp_path, policy=CapturePolicy(max_captures_at_once=1)) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        asked = asyncio.create_task(run(request(client)))
+        await until(lambda: looks == 1 and agent.accepted)
+        agent.script = deliver
+        result = await asked
+    assert (result.exit_code, result.outcome) == (0, Outcome.SUCCEEDED)
 
 
 @in_loop

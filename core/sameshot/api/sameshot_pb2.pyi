@@ -386,20 +386,22 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("job", "series", "version", "backend", "archive", "policy_json")
+    __slots__ = ("job", "series", "version", "backend", "archive", "policy_json", "pause_ms")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SERIES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     POLICY_JSON_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
     job: JobRef
     series: str
     version: str
     backend: str
     archive: str
     policy_json: bytes
-    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., series: _Optional[str] = ..., version: _Optional[str] = ..., backend: _Optional[str] = ..., archive: _Optional[str] = ..., policy_json: _Optional[bytes] = ...) -> None: ...
+    pause_ms: int
+    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., series: _Optional[str] = ..., version: _Optional[str] = ..., backend: _Optional[str] = ..., archive: _Optional[str] = ..., policy_json: _Optional[bytes] = ..., pause_ms: _Optional[int] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
     __slots__ = ("job",)

@@ -70,7 +70,7 @@ class WorkersView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a coordinator serves and what it allows."""
+    """What a coordinator serves and what it allows; for `pause_ms` its policy's interval lets no new capture begin."""
 
     job: JobRef
     series: str = ""
@@ -78,6 +78,7 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     backend: str = ""
     archive: str = ""
     policy: CapturePolicy = CapturePolicy()
+    pause_ms: int = 0
 
 
 def by_rank(fact: TargetFact) -> tuple[bool, int, str]:

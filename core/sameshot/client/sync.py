@@ -21,7 +21,8 @@ from sameshot.model import CaptureSpec
 
 class Client:
     """One job's coordinator. Every method raises our typed errors: `Unreachable`, `UnknownCapture`, `PolicyRefused`,
-    `RequestKeyConflict`, `InvalidSpec`, `Denied`, … A capture is named by its id or by the caller's request key."""
+    `JobBusy`, `RequestKeyConflict`, `InvalidSpec`, `Denied`, … A capture is named by its id or by the caller's request
+    key."""
 
     def __init__(self, address: str, *, caller: str | None = None) -> None:
         """`address` as gRPC takes it (`connect` resolves the others); `caller` defaults to the OS user."""

@@ -69,6 +69,7 @@ def description(message: pb.DescribeResponse) -> JobDescription:
         backend=message.backend,
         archive=message.archive,
         policy=skew.capture_policy(message.policy_json),
+        pause_ms=message.pause_ms,
     )
 
 

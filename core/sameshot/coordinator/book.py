@@ -67,7 +67,8 @@ class Book:
     ) -> tuple[CaptureRecord | CaptureView, bool]:
         """The capture of this request, and whether it is a new one.
 
-        Raises RequestKeyConflict, PolicyRefused, or StorageError where the archive can't say whether the key is known.
+        Raises RequestKeyConflict, PolicyRefused, JobBusy, or StorageError where the archive can't say whether the key
+        is known.
         """
         if not request_key:
             capture_id = unkeyed_capture_id(self.clock.wall_ns(), os.urandom(10))
@@ -145,6 +146,10 @@ class Book:
         older = [view for view in await asyncio.gather(*map(read, ids[-_LISTED:])) if view is not None]
         return running + sorted(older, key=lambda view: -(view.converged_at_ns or 0))
 
+    def pause_ms(self) -> int:
+        """How long the policy's interval still lets no new capture begin."""
+        return self._policy.pause_ms(self._since_last_ms())
+
     async def close(self) -> None:
         """Stop everything at once; unfinished captures are lost by design."""
         for task in self._tasks.values():
@@ -155,14 +160,13 @@ class Book:
 
     def _begin(self, request: Request, strangers: frozenset[str] | None) -> CaptureRecord:
         check_spec(request.spec)
-        now = self.clock.monotonic()
-        self._policy.check(
-            request.spec,
+        self._policy.check(request.spec)
+        self._policy.check_now(
             unfinished=sum(not record.settled.is_set() for record in self._records.values()),
-            since_last_ms=None if self._last_accepted is None else int((now - self._last_accepted) * 1000),
+            since_last_ms=self._since_last_ms(),
         )
         self._check_publishing()
-        self._last_accepted = now
+        self._last_accepted = self.clock.monotonic()
         record = CaptureRecord(
             request,
             job=self.job,
@@ -176,6 +180,9 @@ class Book:
         self._tasks[record.capture_id] = asyncio.create_task(run.run(), name=f"capture {record.capture_id}")
         self._forget_old()
         return record
+
+    def _since_last_ms(self) -> int | None:
+        return None if self._last_accepted is None else int((self.clock.monotonic() - self._last_accepted) * 1000)
 
     def _check_publishing(self) -> None:
         """Each ended capture keeps its facts until its manifest is out: without end that would be all our memory."""

@@ -42,6 +42,7 @@ class CoordinatorService(CoordinatorServicer):
             backend=config.backend,
             archive=config.archive,
             policy_json=msgspec.json.encode(config.policy),
+            pause_ms=self._book.pause_ms(),
         )
         to_proto(config.job, answer.job)
         return answer

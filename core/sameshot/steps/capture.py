@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import time
 
 import msgspec
@@ -30,7 +31,6 @@ from sameshot.errors import (
     NoSuchJob,
     NotArmed,
     PartialCapture,
-    PolicyRefused,
     SameshotError,
     TryAgain,
     UnknownCapture,
@@ -54,6 +54,7 @@ from sameshot.steps.preflight import (
     dialled,
     is_kin,
     other_job,
+    pauses,
     wait_until_clear,
 )
 from sameshot.steps.request import Action, CaptureRequest
@@ -85,8 +86,9 @@ _USABLE = (CaptureState.SUCCEEDED, CaptureState.PARTIAL)
 # ---- the beginning
 
 
-async def begin(request: CaptureRequest) -> CaptureView:
-    """The capture of this request: the one that its key has already, running or usable, else a new one.
+async def begin(request: CaptureRequest, progress: Say | None = None) -> CaptureView:
+    """The capture of this request: the one that its key has already, running or usable, else a new one. Which of the
+    two it is, `progress` is told.
 
     Raises what stands in the way (JobEnded, NotArmed, OtherAttempt, JobBusy), RequestKeyConflict, PolicyRefused,
     Unreachable. A coordinator that is being restarted is waited for; the call may be repeated at any time.
@@ -97,16 +99,21 @@ async def begin(request: CaptureRequest) -> CaptureView:
             known = await _known(client, request)
             if known is None:
                 await check(client, request)
-            try:
-                view = await client.start_capture(request.spec, request.request_key)
-            except PolicyRefused:
-                await check(client, request)  # the job may be busy by now; then that is the better reason
-                raise
+            view = await client.start_capture(request.spec, request.request_key)
             if known is None:
                 await _check_turn(client, request, view)
+            elif progress is not None and view.capture_id == known.capture_id:
+                progress(f"Found the capture of {_time(view)} again (same request key): {view.capture_id}.")
             return view
 
     return await patiently(attempt)
+
+
+def _time(view: CaptureView) -> str:
+    ns = view.accepted_at_ns or view.frozen_at_ns or view.converged_at_ns  # a manifest does not say the first
+    if not ns:
+        return "an unknown time"
+    return datetime.datetime.fromtimestamp(ns // 10**9, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 async def begin_when_clear(request: CaptureRequest, *, deadline: float, progress: Say | None = None) -> CaptureView:
@@ -114,13 +121,15 @@ async def begin_when_clear(request: CaptureRequest, *, deadline: float, progress
 
     Raises as `begin` does; what is waited for at `deadline` (absolute, seconds since the epoch).
     """
-    while True:
+    async for left in pauses(deadline):  # what only the coordinator sees may refuse it again and again
         try:
-            return await begin(request)
+            return await begin(request, progress)
         except (NoSuchJob, JobBusy, Unreachable) as error:
-            if action_for(request, error) is not Action.WAIT or time.time() >= deadline:
+            if action_for(request, error) is not Action.WAIT or not left:
                 raise
+            refused = error
         await wait_until_clear(request, deadline, progress)
+    raise refused
 
 
 def pinned(request: CaptureRequest, view: CaptureView) -> CaptureRequest:
@@ -178,8 +187,17 @@ async def finish(
             request, capture_id, manifest_uri=manifest_uri, deadline=deadline, progress=progress, seen=seen
         )
     except DeadlinePassed as passed:
-        return await _give_up(request, capture_id, manifest_uri, passed, progress)
-    return await result_of(request, view)
+        return await _give_up(request, capture_id, manifest_uri, passed, progress, deadline)
+    return await result_of(request, view, timed_out=_ended_late(view, deadline))
+
+
+def _ended_late(view: CaptureView, deadline: float | None) -> bool:
+    """Whether a cancelled capture ended after the deadline: then it was the deadline that ended it, as far as can be
+    seen, though the process that saw to that was killed before it could tell. Two machines' clocks are compared."""
+    if deadline is None or view.state is not CaptureState.CANCELLED:
+        return False
+    ended = time.time() if view.converged_at_ns is None else view.converged_at_ns / 1e9
+    return ended >= deadline
 
 
 async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bool = False) -> CaptureResult:
@@ -224,16 +242,21 @@ async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bo
 
 
 async def _give_up(
-    request: CaptureRequest, capture_id: str, manifest_uri: str, passed: DeadlinePassed, progress: Say | None
+    request: CaptureRequest,
+    capture_id: str,
+    manifest_uri: str,
+    passed: DeadlinePassed,
+    progress: Say | None,
+    deadline: float | None,
 ) -> CaptureResult:
     """The deadline has passed: cancel, and tell what was kept. One that has converged stays what it is, and one that
     is published is never called late: the archive is asked before the cancel, and after one that failed."""
     last: CaptureView | None = passed.view
     uri = manifest_uri or ("" if last is None else last.manifest_uri)
     if (there := await _in_archive(capture_id, uri, _LOOK_S)) is not None:
-        return await result_of(request, there)
+        return await result_of(request, there, timed_out=_ended_late(there, deadline))
     if last is not None and last.state.terminal:
-        return await result_of(request, last)
+        return await result_of(request, last, timed_out=_ended_late(last, deadline))
     if progress is not None:
         progress(f"{passed} Cancelling it.")
     try:
@@ -241,7 +264,7 @@ async def _give_up(
             view, was_over = await end(request.address, capture_id, caller=request.caller, uid=request.uid)
     except (SameshotError, TimeoutError) as error:
         if (there := await _in_archive(capture_id, uri, _LOOK_S)) is not None:
-            return await result_of(request, there)
+            return await result_of(request, there, timed_out=_ended_late(there, deadline))
         why = str(error) or f"the coordinator did not confirm it within {CANCEL_ALLOWANCE_S:g} s."
         return fitted(
             CaptureResult(
@@ -259,7 +282,7 @@ async def _give_up(
                 ),
             )
         )
-    return await result_of(request, view, timed_out=not was_over)
+    return await result_of(request, view, timed_out=not was_over or _ended_late(view, deadline))
 
 
 async def _in_archive(capture_id: str, manifest_uri: str, within_s: float) -> CaptureView | None:

@@ -71,6 +71,7 @@ def obstacle(
         other_job(request, description.job)
         or nobody_there(description.job, workers)
         or busy(request, description, captures)
+        or resting(description)
     )
 
 
@@ -94,6 +95,16 @@ def busy_with(job: str, others: Sequence[CaptureView], *, own: bool = False) -> 
         f"Job {job} is being captured by {first.caller or 'somebody else'}: capture {first.capture_id}{whose} is "
         f"{first.state.value}{more}. Nothing was started; try again when it has ended.",
         own=own,
+    )
+
+
+def resting(description: JobDescription) -> JobBusy | None:
+    """The job's policy asks for a pause between captures, and it is not over. Pure."""
+    if not description.pause_ms:
+        return None
+    return JobBusy(
+        f"The policy of job {description.job.name} asks for {description.policy.min_interval_ms} ms between captures: "
+        f"none may begin for {description.pause_ms} ms. Nothing was started; try again then."
     )
 
 
