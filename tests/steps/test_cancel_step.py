@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from sameshot.client import AsyncClient, CaptureView
 from sameshot.errors import StorageError, Unreachable, UsageError
 from sameshot.model import CaptureState, FailureReason, TargetState
 from sameshot.steps.cancel import cancel_async
@@ -75,6 +76,48 @@ async def test_a_capture_that_nobody_knows_is_told_and_not_raised(tmp_path: Path
         ):
             assert (told.exit_code, told.state) == (5, "UNKNOWN")
             assert told.message
+
+
+@in_loop
+async def test_a_cancel_whose_answer_is_lost_is_still_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked again, finds the capture over, and that was its own doing."""
+    answered = AsyncClient.cancel
+    lost: list[str] = []
+
+    async def cancel(self: AsyncClient, capture_id: str) -> CaptureView:
+        view = await answered(self, capture_id)
+        if not lost:
+            lost.append(capture_id)
+            raise Unreachable("the answer is lost")
+        return view
+
+    monkeypatch.setattr(AsyncClient, "cancel", cancel)
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        started = await begin(request(client))
+        await until(lambda: started.capture_id in agent.accepted)
+        told = await cancel_async(client.address, request_key="k1", caller="ana")
+        assert lost == [started.capture_id]
+        assert (told.capture_id, told.state, told.was_over) == (started.capture_id, "CANCELLED", False)
+        assert "was over already" not in told.message
+        assert told.withdrawn
+
+        lost.clear()
+        late = await run(request(client, timeout_s=2.5))
+        assert (len(lost), late.exit_code, late.timed_out) == (1, 7, True)
+        assert late.message.startswith("Not done within 2.5 s.")
+
+
+@in_loop
+async def test_a_cancel_that_comes_after_convergence_cancelled_nothing(tmp_path: Path) -> None:
+    """Only the manifest is still on its way then, and the coordinator keeps what the capture is."""
+    async with training(tmp_path) as (agent, client):
+        agent.refuse["PublishManifest"] = StorageError("the bucket is away")
+        started = await begin(request(client))
+        await until_view(client, started.capture_id, lambda view: view.state is CaptureState.PUBLISHING)
+        told = await cancel_async(client.address, started.capture_id, caller="ana", wait_s=0.3)
+        assert (told.state, told.was_over, told.withdrawn) == ("SUCCEEDED", True, "")
+        assert "was over already" in told.message
 
 
 @in_loop

@@ -10,6 +10,7 @@ import contextlib
 
 from sameshot.client import CaptureView
 from sameshot.errors import UnknownCapture, Unreachable
+from sameshot.model import CaptureState
 from sameshot.steps.patience import patiently
 from sameshot.steps.preflight import dialled
 from sameshot.steps.results import CancelResult, fitted, shortened
@@ -73,14 +74,16 @@ async def end(
     wait_s: float = 10.0,
 ) -> tuple[CaptureView, bool]:
     """The capture after the cancel, and whether it had converged before."""
+    sent = ""  # the id of the capture that was told to end; whether the answer came or not
 
     async def attempt() -> tuple[CaptureView, bool]:
+        nonlocal sent
         async with dialled(address, caller=caller, uid=uid) as client:
-            view = await client.get(capture_id, request_key=request_key)
-            was_over = view.state.terminal
-            if not was_over:
-                view = await client.cancel(view.capture_id)
-                was_over = not view.cancel_requested
+            view = await (client.get(sent) if sent else client.get(capture_id, request_key=request_key))
+            if not view.state.terminal:
+                sent = view.capture_id
+                view = await client.cancel(sent)
+            was_over = not (sent and (view.cancel_requested or view.state is CaptureState.CANCELLED))
             with contextlib.suppress(Unreachable, TimeoutError):  # what the cancel did is known already
                 async with asyncio.timeout(wait_s):
                     while not view.published and (had_targets(view) or not view.state.terminal):
