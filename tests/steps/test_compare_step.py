@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +20,7 @@ from manifests import make_capture
 from redated import redate
 
 from sameshot.analysis.compare import Change, Outcome
-from sameshot.errors import UnknownCapture, UsageError, VerificationFailed
+from sameshot.errors import SameshotError, StorageError, UnknownCapture, UsageError, VerificationFailed
 from sameshot.manifest import Manifest, decode
 from sameshot.model import Activity, CaptureSpec
 from sameshot.steps.analyze import analyze, analyze_rank
@@ -228,6 +231,102 @@ def test_an_earlier_capture_that_is_gone_everywhere_leaves_the_one_before_it(mad
         hidden.rename(made / "run1")
 
 
+def _with_another_rank(manifest: Path) -> None:
+    manifest.write_bytes(manifest.read_bytes().replace(b'"rank": 1', b'"rank": 7', 1))
+
+
+def _kept(manifest: Path) -> list[Path]:
+    """Everything beside the manifest: traces, and what was made of them."""
+    return [path for path in manifest.parent.rglob("*") if path.is_file() and path != manifest]
+
+
+def _without_traces(manifest: Path) -> None:
+    for path in _kept(manifest):
+        path.unlink()
+
+
+def _with_cut_traces(manifest: Path) -> None:
+    for path in _kept(manifest):
+        path.write_bytes(path.read_bytes()[:-10])
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (_with_another_rank, "can't be used"),
+        (lambda manifest: manifest.write_bytes(b""), "can't be used"),
+        (_without_traces, "can't be used"),
+        (_with_cut_traces, "can't be used"),
+        (lambda manifest: manifest.unlink(), "not there any more"),
+    ],
+)
+def test_an_earlier_capture_that_is_damaged_leaves_the_one_before_it_and_is_named(
+    made: Path, series: Path, damage: Callable[[Path], object], why: str
+) -> None:
+    """Otherwise each comparison would fail until somebody repaired an old capture."""
+    shutil.rmtree(results_of(series, made, 1))
+    shutil.copytree(made / "run1", made / "whole")
+    try:
+        damage(Path(manifest_at(made, 1)))
+        found = compare(manifest_at(made, 2), str(series / "results"))
+        with pytest.raises(SameshotError):
+            compare(manifest_at(made, 2), str(series / "results"), before=manifest_at(made, 1))
+    finally:
+        shutil.rmtree(made / "run1")
+        (made / "whole").rename(made / "run1")
+    assert (found.verdict, found.before_capture_id) == (CompareVerdict.REGRESSED, id_of(made, 0))
+    assert f"Passed over: capture {id_of(made, 1)}: it" in found.message
+    assert why in found.message
+
+
+@pytest.mark.parametrize(
+    "uri", ["s3:///nothing", "gopher://x/manifest.json", "/nowhere/manifest.json"], ids=["bucket", "scheme", "path"]
+)
+def test_an_earlier_capture_at_an_address_that_is_none_leaves_the_one_before_it(
+    made: Path, series: Path, uri: str
+) -> None:
+    shutil.rmtree(results_of(series, made, 1))
+    results = str(series / "results")
+    row = next(each for each in rows(results, "local", "nightly") if each.capture_id == id_of(made, 1))
+    append(results, msgspec.structs.replace(row, manifest_uri=uri))
+    assert compare(manifest_at(made, 2), results).before_capture_id == id_of(made, 0)
+
+
+def test_a_later_capture_that_is_damaged_is_an_error(made: Path, series: Path) -> None:
+    shutil.rmtree(results_of(series, made, 2))
+    shutil.copytree(made / "run2", made / "whole")
+    try:
+        _with_cut_traces(Path(manifest_at(made, 2)))
+        with pytest.raises(VerificationFailed):
+            compare(manifest_at(made, 2), str(series / "results"))
+    finally:
+        shutil.rmtree(made / "run2")
+        (made / "whole").rename(made / "run2")
+
+
+def test_a_store_that_does_not_answer_is_an_error_and_no_reason_to_take_another_capture(
+    made: Path, series: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system's error for a moment; that nobody may read it is for good."""
+    shutil.rmtree(results_of(series, made, 1))
+    real = Path.open
+    trouble: list[OSError] = []
+
+    def failing(self: Path, *arguments: Any, **options: Any) -> Any:
+        if "run1" in self.parts:
+            raise trouble[0]
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", failing)
+    trouble[:] = [OSError(errno.EIO, "Input/output error")]
+    with pytest.raises(StorageError, match="Input/output"):
+        compare(manifest_at(made, 2), str(series / "results"))
+    trouble[:] = [PermissionError(errno.EACCES, "Permission denied")]
+    found = compare(manifest_at(made, 2), str(series / "results"))
+    assert found.before_capture_id == id_of(made, 0)
+    assert "it may not be read" in found.message
+
+
 def test_a_capture_that_was_never_analysed_can_be_compared(made: Path, series: Path) -> None:
     """The comparison does not depend on the row of the capture itself."""
     shutil.rmtree(results_of(series, made, 2))
@@ -318,7 +417,7 @@ def test_no_manifest_is_read_of_a_row_that_states_other_options(mixed: Path, tmp
     finally:
         (mixed / "hidden").rename(mixed / "run1")
     assert found.verdict is CompareVerdict.REGRESSED
-    assert "with_stack" in found.message, "not: can't be read"
+    assert "with_stack" in found.message, "not: it is not there"
 
 
 def test_where_no_earlier_capture_is_alike_nothing_is_judged(made: Path, series: Path) -> None:
@@ -337,4 +436,4 @@ def test_where_no_earlier_capture_can_be_read_nothing_is_known(made: Path, serie
     finally:
         (made / "hidden").rename(made / "run0")
     assert (found.verdict, found.before_capture_id, found.comparison_uri) == (CompareVerdict.UNKNOWN, "", "")
-    assert f"Passed over: capture {id_of(made, 0)}: can't be read any more." in found.message
+    assert f"Passed over: capture {id_of(made, 0)}: it is not there any more." in found.message

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sameshot.errors import AlreadyExists, StorageError
+from sameshot.errors import AlreadyExists, Forbidden, StorageError
 from sameshot.storage import Storage
 from support.s3 import Fault, FaultyProxy, make_bucket, moto_server, s3_client, s3_environment
 
@@ -116,15 +116,19 @@ def test_the_error_says_what_the_store_said(request: pytest.FixtureRequest, prox
     assert proxy.count("PUT") > 2
 
 
-@pytest.mark.parametrize(("fault", "said"), [(Fault.DENIED, "AccessDenied"), (Fault.BAD_REQUEST, "InvalidRequest")])
+@pytest.mark.parametrize(
+    ("fault", "said", "kind"),
+    [(Fault.DENIED, "AccessDenied", Forbidden), (Fault.BAD_REQUEST, "InvalidRequest", StorageError)],
+)
 def test_a_refusal_is_not_repeated(
-    request: pytest.FixtureRequest, proxy: FaultyProxy, tmp_path: Path, fault: Fault, said: str
+    request: pytest.FixtureRequest, proxy: FaultyProxy, tmp_path: Path, fault: Fault, said: str, kind: type
 ) -> None:
     storage = archive(request)
     path, facts = spooled(tmp_path, SMALL)
     proxy.add(fault, times=10**6)
-    with pytest.raises(StorageError, match=said):
+    with pytest.raises(StorageError, match=said) as refused:
         asyncio.run(storage.put_file("trace", path, **facts))
+    assert type(refused.value) is kind
     with pytest.raises(StorageError, match=said):
         asyncio.run(storage.put_new("manifest.json", b"x"))
     assert proxy.count("PUT") == 2

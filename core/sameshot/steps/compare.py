@@ -19,7 +19,17 @@ from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.results import RankSummary
 from sameshot.analysis.run import archived, map_manifest
 from sameshot.analysis.text import percent, some_of
-from sameshot.errors import CaptureFailed, UnknownCapture, UsageError, VerificationFailed
+from sameshot.errors import (
+    CaptureFailed,
+    Forbidden,
+    ManifestError,
+    NotFound,
+    SameshotError,
+    TraceError,
+    UnknownCapture,
+    UsageError,
+    VerificationFailed,
+)
 from sameshot.manifest import Capture, Manifest
 from sameshot.model import JobRef
 from sameshot.steps.history import HistoryRow, alike, captured_at, earlier, rows
@@ -33,7 +43,11 @@ from sameshot.trace.capture_check import locate
 Progress = Callable[[int, int, str], None]
 
 _MOST_SENTENCES = 3
-_GONE = (UnknownCapture, VerificationFailed, CaptureFailed)
+_UNUSABLE = (
+    UnknownCapture, ManifestError, VerificationFailed, TraceError, CaptureFailed, UsageError, NotFound, Forbidden,
+)  # fmt: skip
+"""What is wrong with an earlier capture for good. A store that does not answer is none of it: the next try would
+compare with another capture."""
 
 
 class _Found(NamedTuple):
@@ -73,7 +87,8 @@ def compare(
     the caller's decision. `out`: a local folder for the same files, for engines that take files.
 
     Raises UsageError, UnknownCapture, ManifestError, VerificationFailed, TraceError, CaptureFailed and StorageError,
-    each for the later capture or for an explicit `before`.
+    each for the later capture or for an explicit `before`; an earlier one of the history that is gone or damaged is
+    passed over, except for StorageError where its store does not answer.
     """
     if not (math.isfinite(threshold) and threshold >= 0):
         raise UsageError(f"A threshold of {threshold} is impossible; 0.1 means 10 % slower.")
@@ -138,8 +153,8 @@ def _earlier(
             unlike = alike.differences(row if found is None else alike.recorded(found.manifest.capture), own)
             if found is not None and not unlike:
                 return (found, _side(found, progress)), passed
-        except _GONE:  # removed since; the one before tells as much
-            passed.append(_Passed(row.capture_id, "can't be read any more"))
+        except _UNUSABLE as error:  # removed or damaged since; the one before tells as much
+            passed.append(_Passed(row.capture_id, _why(error)))
         else:
             otherwise.append(row)
             passed.append(_Passed(row.capture_id, "; ".join(unlike)))
@@ -147,13 +162,21 @@ def _earlier(
         try:
             found = _of_row(row, results_uri)
             return (found, _side(found, progress)), [each for each in passed if each.capture_id != row.capture_id]
-        except _GONE:
+        except _UNUSABLE:
             continue
     return None, passed
 
 
+def _why(error: SameshotError) -> str:
+    if isinstance(error, UnknownCapture | NotFound):
+        return "it is not there any more"
+    if isinstance(error, Forbidden):
+        return "it may not be read"
+    return f"it can't be used ({shortened(str(error), 80)})"
+
+
 def _of_row(row: HistoryRow, results_uri: str) -> _Found:
-    """Raises UnknownCapture or VerificationFailed where the very manifest of the row is nowhere any more."""
+    """Raises one of `_UNUSABLE` where the very manifest of the row is nowhere any more."""
     job = JobRef(row.namespace, row.job, row.job_uid, row.attempt)
     results = Folder(open_results(results_uri), capture_folder(job, row.capture_id))
     kept = kept_manifest(results, row.manifest_sha256)

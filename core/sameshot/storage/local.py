@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from sameshot.errors import AlreadyExists, NotFound, StorageError
+from sameshot.errors import AlreadyExists, Forbidden, NotFound, StorageError
 from sameshot.storage.retry import retrying
 from sameshot.threads import DaemonThreads
 
@@ -200,7 +200,8 @@ def _storage_error(what: str, error: OSError, kept: Path | None = None) -> Stora
         return StorageError(
             f"{what} failed, no space is left for it ({error.strerror}).{keeps} Make room and try again."
         )
-    return StorageError(f"{what} failed: {error.strerror or error}.{keeps}")
+    kind = Forbidden if isinstance(error, PermissionError) else StorageError
+    return kind(f"{what} failed: {error.strerror or error}.{keeps}")
 
 
 def source_changed(source: Path, size: int, found: int) -> str:

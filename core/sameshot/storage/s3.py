@@ -23,11 +23,13 @@ from obstore.exceptions import (
     BaseError,
     GenericError,
     NotModifiedError,
+    PermissionDeniedError,
     PreconditionError,
+    UnauthenticatedError,
 )
 from obstore.store import S3Store
 
-from sameshot.errors import AlreadyExists, NotFound, StorageError, UsageError
+from sameshot.errors import AlreadyExists, Forbidden, NotFound, StorageError, UsageError
 from sameshot.storage.local import source_changed
 from sameshot.storage.retry import attempt_limit_s, retrying, retrying_sync
 
@@ -236,7 +238,8 @@ class S3Backend:
     def _refused(self, what: str, error: Exception) -> StorageError:
         if isinstance(error, FileNotFoundError):
             return StorageError(f"{what} failed: the bucket of {self._url} is not there. {_explain(error)}")
-        return StorageError(f"{what} was refused: {_explain(error)}")
+        kind = Forbidden if isinstance(error, PermissionDeniedError | UnauthenticatedError) else StorageError
+        return kind(f"{what} was refused: {_explain(error)}")
 
 
 def _own(aws: Mapping[str, str]) -> dict[str, Any]:
