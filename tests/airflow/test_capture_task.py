@@ -435,6 +435,18 @@ def test_the_deadline_also_holds_for_a_waiting_worker(job: FakeJob) -> None:
     assert "Not done within 1 s" in str(ended.error)
     assert [view.state for view in job.captures()] == [CaptureState.CANCELLED]
 
+def test_a_triggerer_that_dies_between_the_cancel_and_its_word_takes_no_retry_away(job: FakeJob) -> None:
+    job.agent.script = stay(TargetState.QUEUED)
+    task = Instance(capture(timeout="1s"), max_tries=2)
+    ended = task.run()
+    fire(job, ended.trigger())  # the capture is cancelled; the event is lost with the triggerer
+    event = fire(job, ended.trigger())
+    assert event["kind"] == "timeout"
+    ended = task.resume(ended, event)
+    assert ended.state == "up_for_retry"
+    assert "Not done within 1 s" in str(ended.error)
+
+
 
 def test_a_shorter_execution_timeout_counts(job: FakeJob) -> None:
     ended = Instance(capture(execution_timeout=timedelta(seconds=60))).run()

@@ -80,6 +80,32 @@ async def test_whoever_comes_after_the_deadline_still_learns_how_it_ended(tmp_pa
 
 
 @in_loop
+async def test_a_cancel_at_the_deadline_that_nobody_lived_to_tell_is_told_by_the_next_one(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        started = await begin(request(client))
+        await until_view(client, started.capture_id, lambda view: view.state is CaptureState.COLLECTING)
+        deadline = time.time()
+        await client.cancel(started.capture_id)  # by the process that was killed right after
+        result = await finish(request(client), started.capture_id, deadline=deadline)
+        assert (result.exit_code, result.timed_out, result.outcome) == (7, True, Outcome.CANCELLED)
+        assert result.message.startswith("Not done within 60 s. Capture")
+
+
+@in_loop
+async def test_a_cancel_before_the_deadline_was_somebody_elses(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        started = await begin(request(client))
+        await client.cancel(started.capture_id)
+        await until_view(client, started.capture_id, lambda view: view.published)
+        deadline = time.time()  # the next one comes after it
+        result = await finish(request(client), started.capture_id, deadline=deadline)
+        assert (result.exit_code, result.timed_out) == (7, False)
+        assert "Not done" not in result.message
+
+
+@in_loop
 async def test_a_capture_is_not_over_before_its_manifest_is_in_the_archive(tmp_path: Path) -> None:
     async with training(tmp_path) as (agent, client):
         agent.refuse["PublishManifest"] = StorageError("the bucket is away")
