@@ -139,10 +139,17 @@ def test_nonsense_in_a_dag_file_is_an_error_when_it_is_parsed(options: dict[str,
 # ---- retries and clears
 
 
-def test_a_retry_finds_the_running_capture_again(job: FakeJob) -> None:
+def test_a_retry_finds_the_running_capture_again(job: FakeJob, capsys: pytest.CaptureFixture[str]) -> None:
     job.agent.script = stay(TargetState.QUEUED)
     first = Instance(capture(), max_tries=2).run()
+    assert "again" not in capsys.readouterr().out
     second = Instance(capture(), max_tries=2, try_number=2).run()
+    (view,) = job.captures()
+    asked = datetime.fromtimestamp(view.accepted_at_ns // 10**9, UTC)
+    assert (
+        f"Found the capture of {asked:%Y-%m-%d %H:%M:%S} UTC again (same request key): {view.capture_id}."
+        in capsys.readouterr().out
+    )
     assert (first.state, second.state) == ("deferred", "deferred")
     assert second.trigger().capture_id == first.trigger().capture_id
     assert len(job.captures()) == 1
@@ -428,13 +435,6 @@ def test_the_deadline_cancels_the_capture_and_says_what_was_kept(job: FakeJob) -
     assert "no trace is kept" in str(ended.error)
 
 
-def test_the_deadline_also_holds_for_a_waiting_worker(job: FakeJob) -> None:
-    job.agent.script = stay(TargetState.QUEUED)
-    ended = Instance(capture(timeout="1s", deferrable=False), max_tries=2).run()
-    assert ended.state == "up_for_retry"
-    assert "Not done within 1 s" in str(ended.error)
-    assert [view.state for view in job.captures()] == [CaptureState.CANCELLED]
-
 def test_a_triggerer_that_dies_between_the_cancel_and_its_word_takes_no_retry_away(job: FakeJob) -> None:
     job.agent.script = stay(TargetState.QUEUED)
     task = Instance(capture(timeout="1s"), max_tries=2)
@@ -446,6 +446,13 @@ def test_a_triggerer_that_dies_between_the_cancel_and_its_word_takes_no_retry_aw
     assert ended.state == "up_for_retry"
     assert "Not done within 1 s" in str(ended.error)
 
+
+def test_the_deadline_also_holds_for_a_waiting_worker(job: FakeJob) -> None:
+    job.agent.script = stay(TargetState.QUEUED)
+    ended = Instance(capture(timeout="1s", deferrable=False), max_tries=2).run()
+    assert ended.state == "up_for_retry"
+    assert "Not done within 1 s" in str(ended.error)
+    assert [view.state for view in job.captures()] == [CaptureState.CANCELLED]
 
 
 def test_a_shorter_execution_timeout_counts(job: FakeJob) -> None:

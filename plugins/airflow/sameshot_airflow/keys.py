@@ -18,8 +18,13 @@ def request_key(context: Mapping[str, Any]) -> str:
 
     `max_tries` is what tells a retry from a new request: the scheduler leaves it alone when it retries a task, and a
     clear by a person sets it to the tries so far plus the task's `retries` (`clear_task_instances` in
-    airflow/models/taskinstance.py, the same from 3.1 to 3.3). A task that is cleared while a worker runs it may keep
-    it; then its `on_kill` has cancelled the capture, and the same key gives a new one.
+    airflow/models/taskinstance.py, the same from 3.1 to 3.3), which is more than before. In two cases it is not:
+
+    - A task that is cleared while a worker runs it may keep it; then its `on_kill` has cancelled the capture, and the
+      same key gives a new one.
+    - `retries` was lowered in the DAG file before the clear, by as much as there were tries: then the cleared task
+      finds the capture of before again, and its log says of what time that is. Nothing else that a task is told
+      tells such a clear from a retry (the run's `clear_number` also counts clears of other tasks). Clear it once more.
     """
     return AIRFLOW.request_key(**_task(context), max_tries=context["ti"].max_tries)
 

@@ -210,7 +210,7 @@ class SameshotCaptureOperator(BaseOperator):
 
         try:
             view = asyncio.run(
-                capture.begin(request)
+                capture.begin(request, self.log.info)
                 if self.deferrable
                 else capture.begin_when_clear(request, deadline=deadline, progress=self.log.info)
             )
