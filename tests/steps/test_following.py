@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from sameshot.api.views import CaptureView
+from sameshot.client.local import JobInfo, write_job_file
 from sameshot.errors import DeadlinePassed, ManifestError, StorageError
 from sameshot.model import CaptureState, Outcome, TargetState
 from sameshot.steps import follow as following
@@ -256,3 +258,34 @@ async def test_another_job_at_the_same_address_is_not_asked_for_the_digest(
         view = await follow(request(client), done.capture_id, manifest_uri=done.manifest_uri)
         result = await result_of(request(client), view)
     assert (result.exit_code, result.job) == (0, JOB)
+
+
+@in_loop
+async def test_a_lost_capture_is_not_said_to_be_of_the_job_that_answers_now(tmp_path: Path) -> None:
+    other = msgspec.structs.replace(JOB, name="gpt", uid="2" * 32)
+    async with training(tmp_path, job=other) as (_, client):
+        asked = request(client, job=JOB.name, uid=JOB.uid, attempt=JOB.attempt)
+        lost = await finish(asked, "0" * 32)
+        assert (lost.exit_code, lost.outcome, lost.job) == (5, Outcome.UNKNOWN, None)
+        mine = await finish(request(client, job="gpt"), "0" * 32)
+        assert mine.job == other
+
+
+@in_loop
+async def test_jobs_of_the_same_name_that_began_since_are_not_in_the_way(
+    tmp_path: Path, little_patience: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of them run: which one the address means can't be said, and does not matter for the job that is pinned."""
+    done = await captured(tmp_path)
+    root = tmp_path / "runs"
+    root.mkdir(mode=0o700)
+    monkeypatch.setenv("SAMESHOT_RUNTIME_DIR", str(root))
+    for run_id, uid, pid in (("r1", JOB.uid, 2**22 + 1), ("r2", "2" * 32, os.getpid()), ("r3", "3" * 32, os.getpid())):
+        (root / run_id).mkdir()
+        job = msgspec.structs.replace(JOB, uid=uid)
+        info = JobInfo(job=job, series="s", coordinator=f"unix:/tmp/{run_id}.sock", archive="/a", pid=pid)
+        write_job_file(root / run_id, info)
+    for address in ("local:train", "local"):
+        asked = pinned(CaptureRequest(address=address, request_key="k1", spec=SPEC), done)
+        result = await finish(asked, done.capture_id, manifest_uri=done.manifest_uri, deadline=time.time() + 30)
+        assert (result.exit_code, result.outcome, result.job) == (0, Outcome.SUCCEEDED, JOB)

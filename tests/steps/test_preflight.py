@@ -332,6 +332,12 @@ def test_a_new_run_of_the_same_name_is_not_mistaken_for_the_one_that_is_meant(ro
     announce(root, "r2", "bert", uid="u2", alive=True)
     assert resolved("local:bert", "u1") == "unix:/tmp/r1.sock"
     assert resolved("local", "u2") == "unix:/tmp/r2.sock"
+    for address in ("local:bert", "local", "local:r1"):
+        with pytest.raises(NoSuchJob, match="uid u9"):
+            resolved(address, "u9")
+    announce(root, "r3", "bert", uid="u3", alive=False)
+    with pytest.raises(JobEnded, match="bert has ended"):
+        resolved("local:bert", "u3")
     with pytest.raises(UsageError, match="Several"):
         resolved("local:bert")
 

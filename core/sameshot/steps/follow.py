@@ -29,7 +29,7 @@ from sameshot.errors import (
 )
 from sameshot.model import CaptureState, JobRef
 from sameshot.steps.archive import read_manifest
-from sameshot.steps.preflight import Say, dialled
+from sameshot.steps.preflight import Say, dialled, other_job
 from sameshot.steps.request import CaptureRequest
 from sameshot.steps.verdict import had_targets
 from sameshot.steps.words import news
@@ -206,9 +206,12 @@ class _Following:
         )
 
     async def _served(self) -> JobRef:
-        """The job, if a coordinator still says so; else what was asked for, without a namespace."""
+        """The job, if its coordinator still says so; else what was asked for, without a namespace. At the same address
+        the coordinator of another job may answer by now."""
         request = self._request
         with contextlib.suppress(SameshotError):
             async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
-                return (await client.describe()).job
+                served = (await client.describe()).job
+                if other_job(request, served) is None:
+                    return served
         return JobRef("", request.job or "", request.uid or "", request.attempt or 0)

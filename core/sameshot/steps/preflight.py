@@ -167,26 +167,34 @@ async def dialled(address: str, *, caller: str | None = None, uid: str | None = 
 
 
 def resolved(address: str, uid: str | None = None) -> str:
-    """What can be connected to. Of several jobs of this machine the one with this `uid` is meant.
+    """What can be connected to. Of several jobs of this machine the one with this `uid` is meant, and never another.
 
-    Raises NoSuchJob, as JobEnded where the job's run is known to be over.
+    Raises NoSuchJob, as JobEnded where the job's run is known to be over; UsageError where several jobs match.
     """
     scheme, _, name = address.partition(":")
-    if scheme == "local" and uid is not None:
-        for each in jobs():
+    if scheme != "local":
+        return resolve(address)
+    if uid is None:
+        try:
+            return resolve(address)
+        except NoSuchJob as error:
+            missing = error
+    else:
+        running = jobs()
+        for each in running:
             if each.job.uid == uid and name in ("", each.job.name, each.run):
                 return each.coordinator
-    try:
-        return resolve(address)
-    except NoSuchJob as error:
-        ended = jobs(also_ended=True) if scheme == "local" and (name or uid) else []
-        for each in ended:
-            if not each.alive and name in ("", each.job.name, each.run) and uid in (None, each.job.uid):
-                raise JobEnded(
-                    f"Job {each.job.name} has ended: its run on this machine ({each.run}) is over. "
-                    "Nothing can be captured any more."
-                ) from error
-        raise
+        others = f" Running are: {', '.join(each.job.name for each in running)}." if running else ""
+        called = f"called {name!r} " if name else ""
+        missing = NoSuchJob(f"No job {called}with uid {uid} runs on this machine.{others}")
+    ended = jobs(also_ended=True) if name or uid else []
+    for each in ended:
+        if not each.alive and name in ("", each.job.name, each.run) and uid in (None, each.job.uid):
+            raise JobEnded(
+                f"Job {each.job.name} has ended: its run on this machine ({each.run}) is over. "
+                "Nothing can be captured any more."
+            ) from missing
+    raise missing
 
 
 async def wait_until_clear(request: CaptureRequest, deadline_s: float, say: Say | None = None) -> None:
