@@ -447,6 +447,35 @@ def test_a_triggerer_that_dies_between_the_cancel_and_its_word_takes_no_retry_aw
     assert "Not done within 1 s" in str(ended.error)
 
 
+# Where no triggerer runs, the scheduler takes a deferred task back; this is all that it says then.
+GIVEN_UP = {"next_method": "__fail__", "next_kwargs": {"error": "Trigger timeout"}}
+
+
+@pytest.mark.parametrize("available", [True, False], ids=["the capture", "the job"])
+def test_the_scheduler_ends_a_wait_that_no_triggerer_ends(job: FakeJob, available: bool) -> None:
+    if not available:
+        job.agent.workers = []
+    ended = Instance(capture(timeout="10m", if_unavailable="wait"), max_tries=2).run()
+    assert ended.state == "deferred"
+    after = ended.message.trigger_timeout
+    assert timedelta(minutes=14) < after < timedelta(minutes=16)  # a triggerer that runs is always earlier
+
+
+def test_a_wait_that_the_scheduler_ended_is_tried_again_and_its_capture_goes_on(job: FakeJob) -> None:
+    job.agent.script = stay(TargetState.QUEUED)
+    first = Instance(capture(), max_tries=2).run()
+    ended = Instance(capture(), max_tries=2).run(**GIVEN_UP)
+    assert ended.state == "up_for_retry"
+    assert "No triggerer followed this task to its deadline" in str(ended.error)
+    assert not job.get(first.trigger().capture_id).cancel_requested
+    assert Instance(capture(), max_tries=1, try_number=2).run(**GIVEN_UP).state == "failed"
+
+    job.agent.script = deliver
+    job.wait_state(first.trigger().capture_id, CaptureState.SUCCEEDED)
+    ended = Instance(capture(), max_tries=2, try_number=2).run()
+    assert (ended.state, result(ended)["capture_id"]) == ("success", first.trigger().capture_id)
+
+
 def test_the_deadline_also_holds_for_a_waiting_worker(job: FakeJob) -> None:
     job.agent.script = stay(TargetState.QUEUED)
     ended = Instance(capture(timeout="1s", deferrable=False), max_tries=2).run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,15 @@ def test_or_skips_with_soft_fail(job: FakeJob) -> None:
     task = Instance(sensor(timeout=0.5, soft_fail=True))
     ended = task.run()
     assert task.resume(ended, fire(job, ended.trigger())).state == "skipped"
+
+
+@pytest.mark.parametrize(("soft", "state"), [(False, "failed"), (True, "skipped")])
+def test_where_no_triggerer_runs_the_scheduler_ends_the_wait(job: FakeJob, soft: bool, state: str) -> None:
+    job.agent.workers = []
+    task = Instance(sensor(timeout=600, soft_fail=soft), max_tries=2)
+    ended = task.run()
+    assert timedelta(minutes=14) < ended.message.trigger_timeout < timedelta(minutes=16)
+    assert task.run(next_method="__fail__", next_kwargs={"error": "Trigger timeout"}).state == state
 
 
 def test_without_deferral_it_pokes(job: FakeJob) -> None:

@@ -11,6 +11,7 @@ try:
         AirflowSensorTimeout,
         AirflowSkipException,
         DownstreamTasksSkipped,
+        TaskDeferralTimeout,
     )
 except ImportError:  # Airflow 3.1
     from airflow.exceptions import (  # type: ignore[attr-defined, no-redef, unused-ignore]
@@ -20,6 +21,7 @@ except ImportError:  # Airflow 3.1
         AirflowSensorTimeout,
         AirflowSkipException,
         DownstreamTasksSkipped,
+        TaskDeferralTimeout,
     )
     from airflow.providers.standard.utils.skipmixin import SkipMixin  # type: ignore[assignment, no-redef, unused-ignore]
 
@@ -36,5 +38,6 @@ __all__ = [
     "AirflowSkipException",
     "DownstreamTasksSkipped",
     "SkipMixin",
+    "TaskDeferralTimeout",
     "determine_kwargs",
 ]

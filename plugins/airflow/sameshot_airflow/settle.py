@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 Say = Callable[[str], None]
 
+BACKSTOP = timedelta(minutes=5)
 CANCEL_WAIT_S = 10.0  # for a cancelled capture to say what it kept; a triggerer gives `on_kill` 30 s for all
 
 
@@ -37,6 +40,12 @@ async def settle(request: CaptureRequest, capture_id: str, manifest_uri: str, de
     except SameshotError as error:
         return failed(error)
     return {"kind": "timeout" if result.timed_out else "done", "result": to_builtins(result)}
+
+
+def backstop(deadline: float) -> timedelta:
+    """When the scheduler is to take a deferred task back that no triggerer has followed to its deadline: later than a
+    triggerer needs to cancel and to tell."""
+    return timedelta(seconds=max(deadline - time.time(), 0.0)) + BACKSTOP
 
 
 async def load(module: str) -> None:

@@ -15,7 +15,7 @@ from sameshot.errors import SameshotError, UsageError
 from sameshot.steps import options
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot_airflow.assets import announce, captures
-from sameshot_airflow.compat import AirflowFailException, AirflowSkipException
+from sameshot_airflow.compat import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferralTimeout
 from sameshot_airflow.failures import failure, recalled
 from sameshot_airflow.keys import family, past, request_key
 from sameshot_airflow.links import SameshotManifestLink
@@ -149,6 +149,17 @@ class SameshotCaptureOperator(BaseOperator):
             raise failure(recalled(event["error"], event["message"]))
         return self._accept(context, from_builtins(event["result"], CaptureResult))
 
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Airflow's way back from a deferral; here a scheduler that gave up says what that means."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except TaskDeferralTimeout as error:
+            raise AirflowException(
+                "No triggerer followed this task to its deadline, so the scheduler took it back: is one running? "
+                "Nothing was cancelled: a capture that was begun goes on and ends at its own deadlines, and a retry of "
+                "the task finds it again."
+            ) from error
+
     def on_kill(self) -> None:
         """Cancels the capture, by its id, while this task waits for it. Bounded: Airflow soon kills the process.
 
@@ -233,6 +244,7 @@ class SameshotCaptureOperator(BaseOperator):
 
     def _wait_in_the_triggerer(self, request: CaptureRequest, view: CaptureView, deadline: float) -> NoReturn:
         from sameshot.steps.results import to_builtins
+        from sameshot_airflow.settle import backstop
         from sameshot_airflow.triggers.capture import SameshotCaptureTrigger
 
         self.defer(
@@ -243,6 +255,7 @@ class SameshotCaptureOperator(BaseOperator):
                 deadline=deadline,
             ),
             method_name="execute_complete",
+            timeout=backstop(deadline),
         )
         raise AssertionError("defer returned")
 
@@ -266,12 +279,14 @@ class SameshotCaptureOperator(BaseOperator):
 
     def _wait_for_the_job(self, request: CaptureRequest, deadline: float) -> None:
         from sameshot.steps.results import to_builtins
+        from sameshot_airflow.settle import backstop
         from sameshot_airflow.triggers.job import SameshotJobTrigger
 
         self.defer(
             trigger=SameshotJobTrigger(request=to_builtins(request), deadline=deadline),
             method_name="execute_ready",
             kwargs={"request": to_builtins(request), "deadline": deadline},
+            timeout=backstop(deadline),
         )
 
     def _result(self, request: CaptureRequest, view: CaptureView) -> CaptureResult:

@@ -69,16 +69,16 @@ class SameshotJobSensor(BaseSensorOperator):
         if self.poke(context):
             return None
         from sameshot.steps.results import to_builtins
+        from sameshot_airflow.settle import backstop
         from sameshot_airflow.triggers.job import SameshotJobTrigger
 
+        deadline = time.time() + self.timeout
         self.defer(
             trigger=SameshotJobTrigger(
-                request=to_builtins(self.request(context)),
-                deadline=time.time() + self.timeout,
-                whole=True,
-                all_ranks=self.all_ranks,
+                request=to_builtins(self.request(context)), deadline=deadline, whole=True, all_ranks=self.all_ranks
             ),
             method_name="execute_complete",
+            timeout=backstop(deadline),
         )
         return None
 

@@ -25,7 +25,8 @@ class SameshotCaptureTrigger(BaseTrigger):
         triggerer must reach the coordinator.
     :param capture_id: the capture; cancels go by it, never by the request key.
     :param manifest_uri: where its manifest will be. If the coordinator is gone for good, that tells how it ended.
-    :param deadline: seconds since the epoch. Airflow's own timeout of a trigger would end it without a word.
+    :param deadline: seconds since the epoch. Airflow's own timeout of a deferral ends a trigger without a word, so the
+        operator sets it some minutes later, for the case that no triggerer runs at all.
     :param version: of these arguments. What later versions add, or earlier ones had, is logged and ignored, so that
         tasks which were deferred before an upgrade come back.
     """
