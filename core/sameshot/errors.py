@@ -25,7 +25,6 @@
     │   └── StorageError                   the object store refused or lost a request
     │       ├── NotFound                   there is no object under that name
     │       ├── Forbidden                  the credential, or the file's mode, does not allow it
-    │       ├── Forbidden                  the credential, or the file's mode, does not allow it
     │       └── AlreadyExists              a conditional put found an object: never overwritten
     └── Denied                        77   the caller may not do this
 
@@ -193,10 +192,6 @@ class StorageError(TryAgain):
 
 class NotFound(StorageError):
     """There is no object under that name."""
-
-
-class Forbidden(StorageError):
-    """The store does not let this caller do that: of a credential (403), or of a file's mode."""
 
 
 class Forbidden(StorageError):
