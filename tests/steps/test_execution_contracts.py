@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sameshot import errors
 from sameshot.errors import UsageError
-from sameshot.steps.contract import AIRFLOW, ARGO, CONTRACTS, FLYTE, KFP, Engine, ExecutionContract
+from sameshot.steps.contract import AIRFLOW, ARGO, CONTRACTS, FLYTE, KFP, Engine, ExecutionContract, retryable
 
 LIMIT = 512  # what a coordinator takes (docs/architecture.md)
 
@@ -113,6 +114,38 @@ def test_keys_that_differ_in_their_last_part_are_of_one_family_and_no_others_are
     assert key(one).startswith(family)
     assert key((*one[:-1], other[-1])).startswith(family)
     assert key(other).startswith(family) == (other[:-1] == one[:-1])
+
+
+# By hand, from what each exit code means: may the same request key, tried once more, end better?
+AGAIN = {1: True, 2: False, 3: False, 4: True, 5: True, 6: True, 7: False, 75: True, 77: False, 130: True, 143: True}
+
+
+@pytest.mark.parametrize(("code", "again"), AGAIN.items())
+def test_what_another_attempt_may_mend(code: int, again: bool) -> None:
+    assert retryable(code) is again
+    assert retryable(code, reads_only=True) is (again and code != 4)  # the same bytes are read again
+
+
+@pytest.mark.parametrize(
+    ("error", "again", "reading"),
+    [
+        (errors.Unreachable("x"), True, True),
+        (errors.JobBusy("x"), True, True),
+        (errors.JobEnded("x"), True, True),  # it may be back
+        (errors.CaptureFailed("x"), True, False),
+        (errors.UnknownCapture("x"), True, True),
+        (errors.RequestKeyConflict("x"), False, False),
+        (errors.PartialCapture("x"), False, False),
+        (errors.CaptureCancelled("x"), False, False),
+        (errors.Denied("x"), False, False),
+        (errors.ManifestError("x"), True, False),
+        (errors.TraceError("syntax", "x"), True, False),
+        (errors.NotFound("x"), True, True),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_an_error_is_as_good_as_its_exit_code(error: errors.SameshotError, again: bool, reading: bool) -> None:
+    assert (retryable(error), retryable(error, reads_only=True)) == (again, reading)
 
 
 def test_a_family_is_told_by_the_first_parts() -> None:

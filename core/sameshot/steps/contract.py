@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from sameshot.errors import UsageError
+from sameshot.errors import CaptureCancelled, CaptureFailed, Denied, PartialCapture, SameshotError, UsageError
 
 
 class Engine(enum.StrEnum):
@@ -32,6 +32,7 @@ class ExecutionContract(msgspec.Struct, frozen=True, kw_only=True):
     key_note: str  # why these
     waits: str  # what a running capture occupies meanwhile
     retries: str  # who retries, and what survives it
+    retried: str  # which failures
     cancels: str  # how a person's cancel reaches the capture
     fan_out: str
     small_result: str
@@ -66,6 +67,25 @@ class ExecutionContract(msgspec.Struct, frozen=True, kw_only=True):
         return begins if len(begins.encode()) < _KEY_LIMIT - _DIGITS else ""
 
 
+_FINAL = frozenset({UsageError.exit_code, PartialCapture.exit_code, CaptureCancelled.exit_code, Denied.exit_code})
+
+
+def retryable(failed: SameshotError | int, *, reads_only: bool = False) -> bool:
+    """Whether another attempt under the same request key may end better than `failed`, an error or an exit code. Pure.
+
+    For a capture that is so of all but these, and an engine that can be told should not repeat them:
+
+    - 2, UsageError, and 77, Denied: the same words get the same answer.
+    - 3, PartialCapture: the same key gives the same capture, with the same ranks missing.
+    - 7, CaptureCancelled: somebody said stop. (A deadline did, too: whoever knows that may try again.)
+
+    After a capture that FAILED (4) or was lost (5) the same key begins a new one. A step that only reads a published
+    capture (`reads_only`: analyses, comparisons) finds the same bytes again, so 4 is final for it, too.
+    """
+    code = failed if isinstance(failed, int) else failed.exit_code
+    return code not in _FINAL and not (reads_only and code == CaptureFailed.exit_code)
+
+
 _KEY_LIMIT = 512  # bytes: what a coordinator takes
 _DIGITS = 33  # bytes that the digest of a long key takes
 
@@ -98,9 +118,10 @@ AIRFLOW = ExecutionContract(
     unit="task instance",
     becomes_real="when the DAG file is parsed",
     key_parts=("dag_id", "run_id", "task_id", "map_index", "max_tries"),
-    key_note="a person's clear raises max_tries, an automatic retry does not",
+    key_note="a person's clear raises max_tries (unless `retries` was lowered meanwhile), an automatic retry does not",
     waits="a deferrable trigger: no worker slot",
     retries="the scheduler retries the task; nothing but the request key survives (XComs are cleared)",
+    retried="every error that another attempt may mend (`retryable`); the rest fails for good",
     cancels="on_kill of the operator or of the trigger, by capture id; never on timeout or restart",
     fan_out="mapped tasks",
     small_result="XCom",
@@ -115,6 +136,7 @@ FLYTE = ExecutionContract(
     key_note="never the attempt: a retry of the node wants the same picture",
     waits="an async connector: no pod",
     retries="propeller retries the node; the connector's create may be called again for the same attempt",
+    retried="system failures, and errors that are raised as recoverable",
     cancels="delete of the connector",
     fan_out="map task",
     small_result="typed outputs",
@@ -129,6 +151,7 @@ KFP = ExecutionContract(
     key_note="the task-uuid placeholder is the parent DAG's, so tasks of one DAG need their own `key`",
     waits="a container",
     retries="the backend retries the pod; a new pod knows nothing of the old one",
+    retried="every failure of the container, whatever its exit code",
     cancels="an exit handler: what the run still captures, found by its request keys",
     fan_out="ParallelFor",
     small_result="output parameters",
@@ -143,6 +166,7 @@ ARGO = ExecutionContract(
     key_note="node ids and names differ per retry, so the caller gives a `key` of its own",
     waits="a container",
     retries="the controller by retryStrategy: lost nodes, evictions and exit codes 75 and 143",
+    retried="pods that were lost, evicted or deleted, and exit codes 75 and 143: what the step itself found out is not",
     cancels="an exit hook of the task; SIGTERM leaves the capture running, since an evicted pod is retried",
     fan_out="withParam",
     small_result="output parameters",

@@ -10,7 +10,7 @@ from airflow.sdk import BaseOperator
 
 from sameshot import errors
 from sameshot_airflow.compat import AirflowFailException, AirflowSkipException
-from sameshot_airflow.failures import FOR_GOOD, failure
+from sameshot_airflow.failures import failure
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -103,17 +103,6 @@ class FinishedCaptureOperator(BaseOperator):
             context["ti"].xcom_push(key="return_value", value=to_builtins(result))
 
 
-# Whoever reads the same bytes once more finds the same.
-_FOR_GOOD = (
-    *FOR_GOOD,
-    errors.CaptureFailed,
-    errors.ManifestError,
-    errors.VerificationFailed,
-    errors.TraceError,
-    errors.ColumnsError,
-)
-
-
 @contextmanager
 def typed_failures() -> Generator[None, None, None]:
     """What a retry can't mend (a manifest that is none, bytes that differ) fails for good; the rest (storage that does
@@ -121,4 +110,4 @@ def typed_failures() -> Generator[None, None, None]:
     try:
         yield
     except errors.SameshotError as error:
-        raise failure(error, retry=not isinstance(error, _FOR_GOOD)) from error
+        raise failure(error, reads_only=True) from error
