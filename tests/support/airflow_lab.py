@@ -31,13 +31,14 @@ JOB = "live"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lab:
     """`job` trains all the time, on two ranks, and is called `live`. Everything under `archive` and `results` is also
-    served over http, as the connection `sameshot_default` says."""
+    served over http, as the connection `sameshot_default` says. In the file `told` a notifier tells of regressions."""
 
     server: AirflowServer
     job: LiveJob
     folder: Path
     archive: Path
     results: Path
+    told: Path
 
     @property
     def api(self) -> AirflowApi:
@@ -74,7 +75,11 @@ class Lab:
 
 
 def start(stack: contextlib.ExitStack, *dags: Path) -> Lab:
-    """An Airflow with the DAG files of the folders `dags`, and a job; `stack` ends what was started."""
+    """An Airflow with the DAG files of the folders `dags`, and a job; `stack` ends what was started.
+
+    The DAGs are as a user has them: labels, limit and connection from the environment, and a notifier for regressions
+    written into the file.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ssl-", dir="/tmp"))  # short enough for Kineto's sockets
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
     runtime, archive, results = folder / "r", folder / "archive", folder / "results"
@@ -94,8 +99,12 @@ def start(stack: contextlib.ExitStack, *dags: Path) -> Lab:
     environment = {
         "SAMESHOT_RUNTIME_DIR": str(runtime),
         "AIRFLOW_CONN_SAMESHOT_DEFAULT": json.dumps(connection),
+        "SAMESHOT_LABELS": "team=vision",
+        "SAMESHOT_CAPTURES_AT_ONCE": "1",
     }
     sources = {path.name: path.read_text() for each in dags for path in each.glob("*.py")}
+    told = folder / "told"
+    sources[_SCHEDULED] = _with_notifier(sources[_SCHEDULED], told)
     server = stack.enter_context(AirflowServer(environment=environment, dags=sources))
     (own := folder / "job").mkdir()
     job = stack.enter_context(
@@ -106,7 +115,17 @@ def start(stack: contextlib.ExitStack, *dags: Path) -> Lab:
             script_args=("--pause", "0.05"),
         )
     )
-    return Lab(server=server, job=job, folder=folder, archive=archive, results=results)
+    return Lab(server=server, job=job, folder=folder, archive=archive, results=results, told=told)
+
+
+_SCHEDULED = "profile_on_schedule.py"
+_NOTIFIERS = "ON_REGRESSION: list[Any] = []"
+
+
+def _with_notifier(source: str, told: Path) -> str:
+    assert _NOTIFIERS in source
+    notifier = f"lambda context: open({str(told)!r}, 'a').write(str(context['exception']) + '\\n')"
+    return source.replace(_NOTIFIERS, f"ON_REGRESSION = [{notifier}]")
 
 
 @contextlib.contextmanager

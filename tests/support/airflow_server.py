@@ -5,10 +5,16 @@
         run = server.api.trigger("one")
         server.api.wait_run("one", run, "success")
 
-Hermetic: a private AIRFLOW_HOME with sqlite, free loopback ports, LocalExecutor, no example DAGs, no usage reports. The
-processes are started separately, not by `airflow standalone`, so that a test can kill one of them and start it again;
-each has its own process group. Every process that descends from them carries a marker in its environment: `strays()`
-finds by it what a clean stop must not leave behind.
+Hermetic: a private AIRFLOW_HOME with sqlite, free loopback ports, LocalExecutor, no example DAGs, no usage reports.
+
+What `airflow standalone` does is done here one by one, with the same commands: `airflow db migrate`, a user, and then
+`airflow api-server`, `scheduler`, `dag-processor` and `triggerer`, each a process group of its own. `standalone` keeps
+its parts to itself and ends when one of them dies; tests kill one, hold it, and start it again while the others go on.
+Every process that descends from them carries a marker in its environment: `strays()` finds by it what a clean stop must
+not leave behind.
+
+Each process, those of tasks and of DAG parsing included, logs warnings of what will go away; `warnings_about()` finds
+those that blame given files.
 """
 
 from __future__ import annotations
@@ -17,6 +23,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -100,6 +107,8 @@ class AirflowServer:
             _MARKER: self.marker,
             "NO_PROXY": "127.0.0.1,localhost",
             "PYTHONUNBUFFERED": "1",
+            # By their base classes: Python reads this before any other module can be imported.
+            "PYTHONWARNINGS": "default::DeprecationWarning,default::FutureWarning",
             "SPT_NOENV": "1",  # setproctitle writes over the environment otherwise, and the marker with it
             **more,
         }
@@ -250,6 +259,19 @@ class AirflowServer:
         logs = sorted(self.home.glob("*.log"))
         return "\n".join(f"== {log.name}\n{log.read_text(errors='replace')[-last:]}" for log in logs)
 
+    def warnings_about(self, *folders: Path) -> list[str]:
+        """The lines of all logs, also of tasks and triggers, that blame a file at or below `folders`, each once.
+
+        Of any category: what Airflow collects while it parses a DAG file it tells as a mere UserWarning.
+        """
+        found = set()
+        for log in self.home.rglob("*.log"):
+            for line in log.read_text(errors="replace").splitlines():
+                blamed = _WARNING.search(line)
+                if blamed and any(Path(blamed[1] or blamed[2]).is_relative_to(folder) for folder in folders):
+                    found.add(f"{log.relative_to(self.home)}: {line}")
+        return sorted(found)
+
     # ---- DAGs
 
     def write_dag(self, name: str, source: str) -> None:
@@ -279,6 +301,8 @@ class AirflowServer:
         return str(run["dag_run_id"])
 
 
+# As Airflow's logging writes a warning (as text or JSON), and as Python does before that is set up.
+_WARNING = re.compile(r"""category\W+\w+Warning\b.*?\bfilename\W+(/[^\s"]+)|^(/[^\s:]+):\d+: \w+Warning: """)
 _AIRFLOW = (sys.executable, "-m", "airflow")
 # Logs are read from the folder that all parts share: nobody needs to serve them on ports that others may hold.
 _OPTIONS: dict[Part, Sequence[str]] = {"scheduler": ("--skip-serve-logs",), "triggerer": ("--skip-serve-logs",)}
@@ -364,6 +388,9 @@ class AirflowApi:
     def unpause(self, dag_id: str) -> None:
         self.request("PATCH", f"/dags/{dag_id}", json={"is_paused": False})
 
+    def pause(self, dag_id: str) -> None:
+        self.request("PATCH", f"/dags/{dag_id}", json={"is_paused": True})
+
     def trigger(self, dag_id: str, conf: Mapping[str, object] | None = None) -> str:
         """Start a run now; its id."""
         body = {"logical_date": None, "conf": dict(conf or {}), "dag_run_id": f"test-{uuid.uuid4().hex[:8]}"}
@@ -385,6 +412,10 @@ class AirflowApi:
 
         with self._told(dag_id, run_id):
             wait_for(ended, f"{dag_id} {run_id} is {state}", timeout_s)
+
+    def set_run_state(self, dag_id: str, run_id: str, state: str) -> None:
+        """Mark a whole run as a person does in the UI."""
+        self.request("PATCH", f"/dags/{dag_id}/dagRuns/{run_id}", json={"state": state})
 
     # ---- task instances
 

@@ -37,7 +37,7 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, Non
     yield
     if _LABS and (nextitem is None or not nextitem.path.is_relative_to(HERE)):
         server = _LABS.pop().server
-        complaints = server.deprecations(*OURS, server.dags)
+        complaints = server.warnings_about(*OURS, server.dags)
         _STACK.close()
         complaints = [line for line in complaints if ON_PURPOSE not in line]
         assert not complaints, "our files use what Airflow or Python will take away:\n" + "\n".join(complaints)

@@ -100,3 +100,62 @@ def test_a_late_cancel_of_a_cleared_attempt_spares_the_new_one(lab: Lab) -> None
     assert first.request_key != second.request_key
     assert (first.n, second.n) == (1, 1)
     assert lab.api.xcom("one_capture", run, "capture")["capture_id"] == second.capture_id
+
+
+def test_a_late_cancel_after_a_second_clear_spares_the_newest_only(lab: Lab) -> None:
+    run = lab.run("one_capture", duration="15s")
+    lab.api.wait_task("one_capture", run, "capture", "deferred")
+    recording(lab, run)
+    followed(lab, run)
+    lab.api.clear("one_capture", run, ["capture"])
+    second = lab.wait_capture(run, nth=1)
+    wait_for(lambda: f"following capture {second.capture_id}" in told(lab, run), "its trigger runs", 60)
+
+    with lab.server.stalled("triggerer"):
+        lab.api.clear("one_capture", run, ["capture"])
+        third = lab.wait_capture(run, nth=2)
+        assert not lab.captures_for(run)[1].cancel_requested
+
+    lab.api.wait_run("one_capture", run, "success", timeout_s=120)
+    views = lab.captures_for(run)
+    assert [view.state for view in views] == [CaptureState.CANCELLED, CaptureState.CANCELLED, CaptureState.SUCCEEDED]
+    assert [view.cancel_requested for view in views] == [True, True, False]
+    assert len({view.request_key for view in views}) == 3
+    assert lab.api.xcom("one_capture", run, "capture")["capture_id"] == third.capture_id
+
+
+def told(lab: Lab, run: str) -> str:
+    """The logs of all tries so far."""
+    tries = lab.api.task("one_capture", run, "capture")["try_number"]
+    return "\n".join(lab.api.log("one_capture", run, "capture", number) for number in range(1, tries + 1))
+
+
+def test_a_retry_after_a_timeout_makes_a_capture_of_its_own(lab: Lab) -> None:
+    dag_id = "capture_that_is_retried"
+    run = lab.run(dag_id, duration="8s")
+    lab.api.wait_run(dag_id, run, "success", timeout_s=120)
+    assert lab.api.task(dag_id, run, "capture")["try_number"] == 2
+    first, second = lab.captures_for(run)
+    assert (first.state, first.n) == (CaptureState.CANCELLED, 1)
+    assert (second.state, second.n, second.cancel_requested) == (CaptureState.SUCCEEDED, 2, False)
+    assert first.request_key == second.request_key
+    assert f"Not done within 4 s. Capture {first.capture_id} was cancelled" in lab.api.log(dag_id, run, "capture", 1)
+    assert lab.api.xcom(dag_id, run, "capture")["capture_id"] == second.capture_id
+
+
+def test_marking_the_whole_run_failed_cancels_its_capture(lab: Lab) -> None:
+    run = lab.run("one_capture", duration="10s")
+    lab.api.wait_task("one_capture", run, "capture", "deferred")
+    recording(lab, run)
+    followed(lab, run)
+    lab.api.set_run_state("one_capture", run, "failed")
+    assert "2 were already fetched" in wait_cancelled(lab, run).withdrawn
+
+
+def test_a_run_that_exceeds_its_time_cancels_its_capture(lab: Lab) -> None:
+    dag_id = "capture_in_a_short_run"
+    run = lab.run(dag_id, duration="30s")
+    lab.wait_capture(run)
+    wait_for(lambda: lab.captures_for(run)[0].cancel_requested, "the capture is cancelled", 60)
+    lab.api.wait_run(dag_id, run, "failed")
+    assert lab.api.task(dag_id, run, "capture")["state"] == "skipped"  # what Airflow makes of the tasks

@@ -33,6 +33,14 @@ with DAG("capture_in_a_pool", schedule=None, params=PARAMS):
 with DAG("capture_in_the_worker", schedule=None, params=PARAMS):
     SameshotCaptureOperator(**ASKED, deferrable=False, retries=1, retry_delay=datetime.timedelta(seconds=1))
 
+# The first try has too little time, its retry enough.
+TRIED = ASKED | {"timeout": "{{ '4s' if ti.try_number == 1 else '2m' }}"}
+with DAG("capture_that_is_retried", schedule=None, params=PARAMS):
+    SameshotCaptureOperator(**TRIED, retries=1, retry_delay=datetime.timedelta(seconds=1))
+
+with DAG("capture_in_a_short_run", schedule=None, params=PARAMS, dagrun_timeout=datetime.timedelta(seconds=20)):
+    SameshotCaptureOperator(**ASKED)
+
 # They are over: nothing is scheduled by itself, only a backfill makes runs.
 for name, allowed in (("daily_capture", False), ("daily_capture_allowed", True)):
     with DAG(
