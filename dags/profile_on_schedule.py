@@ -17,6 +17,7 @@ defaults, a run by hand may change them.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,11 +34,23 @@ EVERY = timedelta(hours=float(os.environ.get("SAMESHOT_EVERY_HOURS", "6")))
 LABELS = dict(pair.strip().split("=", 1) for pair in os.environ.get("SAMESHOT_LABELS", "").split(",") if pair.strip())
 CONNECTION = os.environ.get("SAMESHOT_CONN_ID", "sameshot_default")
 
-# Called when a job regressed, with the failed alert in the context: `[SlackNotifier(text="{{ exception }}")]`.
+# Called when a job regressed, and then only, with the failed alert in the context:
+# `[SlackNotifier(text="{{ exception }}")]`.
 ON_REGRESSION: list[Any] = []
 
 ANALYSES_AT_ONCE = 2  # each may read its capture with several processes
 A_DURATION = r"^(?=.*[1-9])\s*\d+(\.\d+)?\s*(ms|s|m|min|h)?\s*$"  # 500ms, 2s, 15m; seconds without a unit
+
+
+def of_a_regression(notifier: Any) -> Callable[[Any], None]:
+    """Airflow calls what is told of failures for any: the connection is missing, the worker was lost."""
+
+    def tell(context: Any) -> None:
+        if isinstance(context.get("exception"), AirflowFailException):
+            notifier(context)
+
+    return tell
+
 
 with DAG(
     dag_id="profile_on_schedule",
@@ -92,7 +105,9 @@ with DAG(
         """The jobs that run now, one mapped instance of `profile` each."""
         return [{"job": found.name, "uid": found.uid} for found in SameshotHook(CONNECTION).jobs(labels)]
 
-    @task(retries=0, on_failure_callback=ON_REGRESSION, map_index_template="{{ job }}")
+    @task(
+        retries=0, on_failure_callback=[of_a_regression(each) for each in ON_REGRESSION], map_index_template="{{ job }}"
+    )
     def alert(job: str, comparison: Any) -> None:
         """Fails where the job has become slower; is skipped otherwise."""
         context: Any = get_current_context()
