@@ -10,7 +10,7 @@ import pytest
 import yaml
 from argo_checks import Schemas, problems
 
-from sameshot_argo.dags import templates
+from sameshot_argo.composed import templates
 from sameshot_argo.objects import cluster_workflow_template, workflow_template
 from sameshot_argo.settings import Settings
 
@@ -36,9 +36,9 @@ def test_its_python_makes_a_valid_workflow(shared_data: Path) -> None:
 
 
 def test_every_template_and_the_secrets_of_the_pods_are_on_it() -> None:
-    assert re.findall(r"^\| `([\w-]+)` \| a ", PAGE, re.MULTILINE) == [
+    assert re.findall(r"^\| `([\w-]+)` \| (?:a|steps)\b", PAGE, re.MULTILINE) == [
         "profile", "capture", "capture-pod", "analyze-rank", "reduce", "compare", "cancel",
     ]  # fmt: skip
-    assert {each.name for each in templates()} == set(re.findall(r"^\| `([\w-]+)` \| a ", PAGE, re.MULTILINE))
+    assert {each.name for each in templates()} == set(re.findall(r"^\| `([\w-]+)` \| (?:a|steps)\b", PAGE, re.MULTILINE))
     named = {each["metadata"]["name"] for each in BLOCKS if each["kind"] == "Secret"}
     assert named == {Settings().archive_secret, Settings().results_secret}

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from argo_checks import problems
 from argo_executor import Executor, Node, Pod
-from hera.workflows import DAG, Workflow
+from hera.workflows import DAG, Step, Steps, Workflow
 
 from sameshot.client import AsyncClient
 from sameshot.model import CaptureState, FailureReason, TargetState
-from sameshot_argo.dags import templates
+from sameshot_argo.composed import templates
 from sameshot_argo.objects import cluster_workflow_template, workflow_template
-from sameshot_argo.tasks import IN_CLUSTER, INSTALLED, OWN, Source, capture
+from sameshot_argo.tasks import IN_CLUSTER, INSTALLED, OWN, Source, capture, exit_hook
 from support.coordination import SPEC, in_loop, until
 from support.fake_agent import deliver, failing, stay
 from support.step_requests import by_rank, training
@@ -27,12 +27,17 @@ from support.step_requests import by_rank, training
 INSTALLED_YAML = [workflow_template().to_dict(), cluster_workflow_template().to_dict()]
 
 
-def calling(source: Source = INSTALLED, **options: Any) -> dict[str, Any]:
+def calling(source: Source = INSTALLED, hooks: dict[str, Any] | None = None, **options: Any) -> dict[str, Any]:
     """A workflow of a user's own that captures once."""
-    with Workflow(generate_name="mine-", entrypoint="main", templates=templates() if source is OWN else []) as made:
-        with DAG(name="main"):
-            capture(source=source, duration="1s", **options)
-        made.templates = [*made.templates]
+    task = capture(source=source, duration="1s", **options)
+    with Workflow(
+        generate_name="mine-", entrypoint="main", templates=templates() if source is OWN else [], hooks=hooks
+    ) as made:
+        if hooks is None:  # steps, which wait for hooks when they are stopped
+            with Steps(name="main"):
+                Step(name=task.name, arguments=task.arguments, template=task.template, template_ref=task.template_ref)
+        else:
+            DAG(name="main", tasks=[task])
     document: dict[str, Any] = made.to_dict()
     assert problems(document, INSTALLED_YAML) == []
     return document
@@ -116,23 +121,38 @@ def log(pod: Pod) -> bytes:
     return (pod.folder / "log").read_bytes()
 
 
+@pytest.mark.parametrize("shape", ["steps", "dag"])
 @in_loop
-async def test_a_stopped_workflow_cancels_its_capture_and_no_other(tmp_path: Path) -> None:
+async def test_a_stopped_workflow_cancels_its_capture_and_no_other(tmp_path: Path, shape: str) -> None:
+    """By the hook of its step; where a DAG is above that, by an exit hook of the workflow's own."""
     async with training(tmp_path) as (agent, client):
         agent.script = stay(TargetState.QUEUED)
         other = await client.start_capture(SPEC, request_key="somebody's")
         argo = executor(tmp_path)
-        argo.start(calling(address=client.address))
+        hooks = None if shape == "steps" else exit_hook(address=client.address, key="capture")
+        argo.start(calling(address=client.address, hooks=hooks))
         await until(lambda: argo.problem or any(b"WAITING" in log(pod) for pod in argo.pods()), 60)
         argo.stop()
         root = await asyncio.to_thread(argo.wait)
         assert root.phase == "Failed"
         assert [pod.process.returncode for pod in argo.all_pods] == [143, 0]  # nothing is retried; the hook
-        hook = root["capture"]["capture.onExit"]
+        hook = root["capture"]["capture.onExit"] if shape == "steps" else root["workflow.onExit"]
         assert (hook.phase, hook.parameters["was_over"]) == ("Succeeded", "false"), root.shown()
         mine = next(each for each in await captures(client) if each.request_key == key_of(argo))
         assert (hook.parameters["capture_id"], mine.state) == (mine.capture_id, CaptureState.CANCELLED)
         assert not (await client.get(other.capture_id)).cancel_requested
+
+
+@in_loop
+async def test_an_exit_hook_after_a_capture_that_is_over_changes_nothing(tmp_path: Path) -> None:
+    async with training(tmp_path) as (_, client):
+        argo = executor(tmp_path)
+        hooks = exit_hook(address=client.address, key="capture", source=IN_CLUSTER)
+        root = await run(argo, calling(address=client.address, hooks=hooks))
+        assert (root.phase, root["workflow.onExit"].phase) == ("Succeeded", "Succeeded"), root.shown()
+        assert root["workflow.onExit"].parameters["was_over"] == "true"
+        (view,) = await captures(client)
+        assert view.state is CaptureState.SUCCEEDED
 
 
 @in_loop

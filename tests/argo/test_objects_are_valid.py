@@ -61,7 +61,7 @@ def of(document: dict[str, Any], template: str) -> dict[str, Any]:
 
 
 def task(document: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(each for each in of(document, "profile")["dag"]["tasks"] if each["name"] == name)
+    return next(each for (each,) in of(document, "profile")["steps"] if each["name"] == name)
 
 
 FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -74,11 +74,11 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     ),
     "no body": (lambda d: of(d, "cancel").pop("container"), "has bodies []"),
     "unknown output": (
-        lambda d: task(d, "analyze").update(withParam="{{tasks.capture.outputs.parameters.shard}}"),
+        lambda d: task(d, "analyze").update(withParam="{{steps.capture.outputs.parameters.shard}}"),
         "outputs.parameters.shard}} is not known",
     ),
     "output of a later task": (
-        lambda d: task(d, "analyze").update(when="{{tasks.reduce.outputs.parameters.analysed}} == 1"),
+        lambda d: task(d, "analyze").update(when="{{steps.reduce.outputs.parameters.analysed}} == 1"),
         "is not known here",
     ),
     "item without a loop": (lambda d: task(d, "analyze").pop("withParam"), "{{item}} is not known"),
@@ -88,7 +88,7 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         "hook exit: input key is not bound",
     ),
     "long name": (lambda d: of(d, "cancel").update(name="c" * 64), "name"),
-    "cycle": (lambda d: task(d, "capture").update(depends="reduce"), "depends on itself"),
+    "order": (lambda d: of(d, "profile")["steps"].reverse(), "is not known here"),
     "expression": (
         lambda d: of(d, "capture-pod").update(activeDeadlineSeconds="{{=asInt(inputs.parameters.timeout)}}"),
         "names inputs.parameters.timeout",

@@ -11,7 +11,7 @@ from argo_checks import problems
 from hera.workflows import DAG, Task, Workflow
 
 from sameshot.errors import UsageError
-from sameshot_argo.dags import templates
+from sameshot_argo.composed import templates
 from sameshot_argo.objects import cluster_workflow_template, cron_workflow, workflow, workflow_template
 from sameshot_argo.settings import Settings
 from sameshot_argo.tasks import IN_CLUSTER, OWN, Source, analyze_rank, cancel, capture, compare, profile, reduce

@@ -63,7 +63,7 @@ _NAME = re.compile(r"[a-zA-Z0-9]([-a-zA-Z0-9]*[a-zA-Z0-9])?")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _PARAMETER = re.compile(r"[-a-zA-Z0-9_]+")
 _TAG = re.compile(r"\{\{(.*?)\}\}")
-_REFERENCE = re.compile(r"(inputs\.parameters|tasks)\.([-\w.]+)")
+_REFERENCE = re.compile(r"(inputs\.parameters|tasks|steps)\.([-\w.]+)")
 _GLOBAL = {"workflow.uid", "workflow.name", "workflow.namespace", "workflow.serviceAccountName"}
 _LONGEST_CRON_NAME = 52
 
@@ -94,9 +94,12 @@ class _Checker:
             for problem in self._template(template):
                 yield f"template {template['name']}: {problem}"
         yield from _repeated("template", self.spec.get("templates", []))
-        for name in [hook.get("template") for hook in self.spec.get("hooks", {}).values()] + [self.spec.get("onExit")]:
-            if name is not None and name not in self.templates:
-                yield f"exit handler {name} is not there"
+        if self.spec.get("onExit", "") not in {"", *self.templates}:
+            yield f"exit handler {self.spec['onExit']} is not there"
+        workflow = {f"workflow.parameters.{each['name']}" for each in _asked(self.spec)} | _GLOBAL
+        for name, hook in self.spec.get("hooks", {}).items():
+            yield from (f"hook {name}: {each}" for each in self._call(hook, hook.get("arguments", {})))
+            yield from (f"hook {name}: {each}" for each in _tags(hook, workflow))
 
     def _metadata(self) -> Iterator[str]:
         metadata = self.document["metadata"]
@@ -115,8 +118,7 @@ class _Checker:
         if found is None:
             yield f"workflowTemplateRef {reference['name']} is not installed"
             return
-        asked = found["spec"].get("arguments", {}).get("parameters", [])
-        given = _by_name(self.spec.get("arguments", {}).get("parameters", []))
+        asked, given = _asked(found["spec"]), _by_name(_asked(self.spec))
         yield from (f"argument {name} is unknown" for name in given if name not in _by_name(asked))
         for each in asked:
             if "value" not in each and "value" not in given.get(each["name"], {}):
@@ -127,7 +129,7 @@ class _Checker:
         if entry is None:
             yield f"entrypoint {self.spec.get('entrypoint')} is not there"
             return
-        arguments = _by_name(self.spec.get("arguments", {}).get("parameters", []))
+        arguments = _by_name(_asked(self.spec))
         yield from (f"entrypoint: {each}" for each in _unbound(entry, arguments))
 
     def _template(self, template: Json) -> Iterator[str]:
@@ -143,6 +145,8 @@ class _Checker:
         yield from _labels(template.get("metadata", {}))
         if "dag" in template:
             yield from self._dag(template)
+        elif "steps" in template:
+            yield from self._steps(template)
         else:
             yield from self._pod(template)
 
@@ -159,22 +163,34 @@ class _Checker:
         tasks = _by_name(template["dag"]["tasks"])
         yield from _repeated("task", template["dag"]["tasks"])
         for task in template["dag"]["tasks"]:
-            for problem in self._task(template, tasks, task):
-                yield f"task {task['name']}: {problem}"
-        everything = _inputs(template) | _GLOBAL | {of for task in tasks.values() for of in self._outputs(task)}
-        yield from _tags(template.get("outputs", {}), everything)
+            before = _ancestors(tasks, task["name"])
+            named = f"task {task['name']}"
+            yield from (f"{named}: depends on {name}, which is not there" for name in before - set(tasks))
+            if task["name"] in before:
+                yield f"{named}: depends on itself"
+                continue
+            known = self._scope(template, [tasks[name] for name in before & set(tasks)], "tasks")
+            yield from (f"{named}: {problem}" for problem in self._task(task, known))
+        yield from _tags(template.get("outputs", {}), self._scope(template, tasks.values(), "tasks"))
 
-    def _task(self, template: Json, tasks: Mapping[str, Json], task: Json) -> Iterator[str]:
+    def _steps(self, template: Json) -> Iterator[str]:
+        before: list[Json] = []
+        for group in template["steps"]:
+            known = self._scope(template, before, "steps")
+            for step in group:
+                yield from (f"step {step['name']}: {problem}" for problem in self._task(step, known))
+            before += group
+        yield from _repeated("step", before)
+        yield from _tags(template.get("outputs", {}), self._scope(template, before, "steps"))
+
+    def _scope(self, template: Json, before: Iterable[Json], kind: str) -> set[str]:
+        return _inputs(template) | _GLOBAL | {f"{kind}.{of}" for each in before for of in self._outputs(each)}
+
+    def _task(self, task: Json, known: set[str]) -> Iterator[str]:
         if len(task["name"]) > 63 or not _NAME.fullmatch(task["name"]):
             yield "name"
-        before = _ancestors(tasks, task["name"])
-        yield from (f"depends on {name}, which is not there" for name in before - set(tasks))
-        if task["name"] in before:
-            yield "depends on itself"
-            return
-        known = _inputs(template) | _GLOBAL | {of for name in before & set(tasks) for of in self._outputs(tasks[name])}
         if "withParam" in task or "withItems" in task:
-            known.add("item")
+            known = known | {"item"}
         yield from self._call(task, task.get("arguments", {}))
         yield from _tags({name: value for name, value in task.items() if name != "hooks"}, known)
         for name, hook in task.get("hooks", {}).items():
@@ -210,8 +226,13 @@ class _Checker:
         found = self._called(task) or {}
         for kind in ("parameters", "artifacts"):
             for each in found.get("outputs", {}).get(kind, []):
-                yield f"tasks.{task['name']}.outputs.{kind}.{each['name']}"
-        yield f"tasks.{task['name']}.status"
+                yield f"{task['name']}.outputs.{kind}.{each['name']}"
+        yield f"{task['name']}.status"
+
+
+def _asked(spec: Json) -> list[Json]:
+    found: list[Json] = spec.get("arguments", {}).get("parameters", [])
+    return found
 
 
 def _unbound(template: Json, given: Mapping[str, Json]) -> Iterator[str]:

@@ -4,11 +4,14 @@
     node = argo.run(workflow)                       # or start(…), and meanwhile stop(), terminate(), pods()
     assert node["capture"].phase == "Succeeded"
 
-What Argo's controller and executor do is done here, for what our templates use: parameters in text, DAG order and
-`depends`, `when`, `withParam`, `parallelism`, output parameters with defaults and artifacts (also of a step that
+What Argo's controller and executor do is done here, for what our templates use: parameters in text, steps, DAG order
+and `depends`, `when`, `withParam`, `parallelism`, output parameters with defaults and artifacts (also of a step that
 failed), `retryStrategy` with its expression really evaluated, deadlines, exit hooks, Stop and Terminate. What it does
 not know is an error, so that nothing passes by being skipped. Read from its source (v3.5 to v4.1):
-processNodeRetries, inferFailedReason, runOnExitNode, executeDAG.
+processNodeRetries, inferFailedReason, runOnExitNode, executeDAG, executeSteps.
+
+A stop fails a DAG at once, and what is below it is not looked at again, so hooks that have not begun by then never do.
+Here that is so always; with a real controller it depends on the version and the moment.
 
 A container has its own file system; a process has a folder instead, so paths below a mounted volume are moved there.
 """
@@ -17,6 +20,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
+import functools
 import json
 import os
 import re
@@ -39,8 +44,8 @@ Json = dict[str, Any]
 SUCCEEDED, FAILED, ERROR, SKIPPED, OMITTED = "Succeeded", "Failed", "Error", "Skipped", "Omitted"
 _BAD = (FAILED, ERROR)
 _TAG = re.compile(r"\{\{(.*?)\}\}")
-_TEMPLATE = {"name", "inputs", "outputs", "metadata", "parallelism", "dag", "container", "activeDeadlineSeconds",
-             "retryStrategy", "securityContext", "volumes"}  # fmt: skip
+_TEMPLATE = {"name", "inputs", "outputs", "metadata", "parallelism", "dag", "steps", "container", "retryStrategy",
+             "activeDeadlineSeconds", "securityContext", "volumes"}  # fmt: skip
 _TASK = {"name", "template", "templateRef", "arguments", "depends", "when", "withParam", "hooks"}
 
 
@@ -92,6 +97,16 @@ class Pod:
         """With its node: nobody hears of the container again."""
         self.deleted = True
         self.process.kill()
+
+
+@dataclass(frozen=True)
+class _Within:
+    """Where a task stands: which templates it sees, and what holds for all below it."""
+
+    scope: Mapping[str, Json]
+    on_exit: bool
+    limits: list[threading.Semaphore]
+    in_dag: bool
 
 
 class Executor:
@@ -183,7 +198,11 @@ class Executor:
         self._globals = {"workflow.uid": str(uuid.uuid4()), "workflow.name": name, "workflow.namespace": "ml"}
         self._globals |= {f"workflow.parameters.{each}": value for each, value in arguments.items()}
         scope = {each["name"]: each for each in templates}
-        return self._template(scope, entrypoint, arguments, name, on_exit=False, limits=[])
+        root = self._template(scope, entrypoint, arguments, name, on_exit=False, limits=[])
+        if (hook := spec.get("hooks", {}).get("exit")) is not None:
+            self._globals["workflow.status"] = root.phase
+            self._hook(_Within(scope, False, [], False), hook, root, "workflow", self._globals)
+        return root
 
     @property
     def uid(self) -> str:
@@ -198,6 +217,7 @@ class Executor:
         *,
         on_exit: bool,
         limits: list[threading.Semaphore],
+        in_dag: bool = False,
     ) -> Node:
         template = scope[name]
         _only(template, _TEMPLATE)
@@ -207,80 +227,77 @@ class Executor:
             if value is None:
                 raise AssertionError(f"{node}: input {each['name']} of template {name} was not supplied")
             given[f"inputs.parameters.{each['name']}"] = value
-        if "dag" in template:
-            mine = list(limits)
+        if "dag" in template or "steps" in template:
             if "parallelism" in template:
-                mine.append(threading.Semaphore(template["parallelism"]))
-            return self._dag(scope, substituted(template, given), node, on_exit=on_exit, limits=mine)
+                limits = [*limits, threading.Semaphore(template["parallelism"])]
+            ready, within = substituted(template, given), _Within(scope, on_exit, limits, in_dag or "dag" in template)
+            return self._dag(within, ready, node) if "dag" in template else self._steps(within, ready, node)
         return self._retried(substituted(template, given, strict=True), node, on_exit=on_exit, limits=limits)
 
-    # ---- a DAG
+    # ---- templates of several
 
-    def _dag(
-        self, scope: Mapping[str, Json], template: Json, node: str, *, on_exit: bool, limits: list[threading.Semaphore]
-    ) -> Node:
-        dag = Node(node)
+    def _steps(self, within: _Within, template: Json, name: str) -> Node:
+        whole, known = Node(name), dict(self._globals)
+        for group in template["steps"]:
+            _together([functools.partial(self._task, within, step, whole, known, "steps") for step in group])
+            phases = [whole[step["name"]].phase for step in group]
+            if any(phase in _BAD for phase in phases):
+                whole.phase = FAILED
+                return whole  # and has no outputs
+        whole.phase = SUCCEEDED
+        self._outputs(template, whole, known, "steps")
+        return whole
+
+    def _dag(self, within: _Within, template: Json, name: str) -> Node:
+        dag, known = Node(name), dict(self._globals)
         tasks = {each["name"]: each for each in template["dag"]["tasks"]}
-        ended = {name: threading.Event() for name in tasks}
-        known = dict(self._globals)
-        problems: list[BaseException] = []
+        ended = {each: threading.Event() for each in tasks}
+        failed = threading.Event()
 
         def work(task: Json) -> None:
             try:
-                for name in _before(task):
-                    ended[name].wait()
-                if not problems:
-                    self._task(scope, task, dag, known, on_exit=on_exit, limits=limits)
-            except BaseException as error:
-                problems.append(error)
+                for each in _before(task):
+                    ended[each].wait()
+                if not failed.is_set():
+                    self._task(within, task, dag, known, "tasks")
+            except BaseException:
+                failed.set()
+                raise
             finally:
                 ended[task["name"]].set()
 
-        threads = [threading.Thread(target=work, args=(task,), daemon=True) for task in tasks.values()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if problems:
-            raise problems[0]
-        phases = [dag[name].phase for name in tasks]
+        _together([functools.partial(work, task) for task in tasks.values()])
+        phases = [dag[each].phase for each in tasks]
         dag.phase = next((phase for phase in (ERROR, FAILED) if phase in phases), SUCCEEDED)
-        if dag.phase == SUCCEEDED:  # a DAG that failed has no outputs
-            self._dag_outputs(template, dag, known)
+        if dag.phase == SUCCEEDED:
+            self._outputs(template, dag, known, "tasks")
         return dag
 
-    def _task(
-        self,
-        scope: Mapping[str, Json],
-        task: Json,
-        dag: Node,
-        known: dict[str, str],
-        *,
-        on_exit: bool,
-        limits: list[threading.Semaphore],
-    ) -> None:
+    def _task(self, within: _Within, task: Json, whole: Node, known: dict[str, str], kind: str) -> None:
+        """One task of a DAG, or one of several steps."""
         _only(task, _TASK)
-        name, path = task["name"], f"{dag.name}.{task['name']}"
-        if not self._proceeds(task, dag):
-            dag.children[name] = Node(path, OMITTED)
+        name, path = task["name"], f"{whole.name}.{task['name']}"
+        if not self._proceeds(task, whole):
+            whole.children[name] = Node(path, OMITTED)
             return
         with self._lock:
             seen = dict(known)
         called = {key: value for key, value in task.items() if key != "hooks"}
         if "withParam" not in task:
-            node = self._call(scope, substituted(called, seen, strict=True), path, on_exit=on_exit, limits=limits)
+            node = self._call(within, substituted(called, seen, strict=True), path)
         else:
-            node = self._loop(scope, called, seen, path, on_exit=on_exit, limits=limits)
-        dag.children[name] = node
+            node = self._loop(within, called, seen, path)
+        whole.children[name] = node
         with self._lock:
-            known[f"tasks.{name}.status"] = node.phase
+            known[f"{kind}.{name}.status"] = node.phase
             if node.exit_code is not None:
-                known[f"tasks.{name}.exitCode"] = str(node.exit_code)
-            known |= {f"tasks.{name}.outputs.parameters.{each}": value for each, value in node.parameters.items()}
+                known[f"{kind}.{name}.exitCode"] = str(node.exit_code)
+            known |= {f"{kind}.{name}.outputs.parameters.{each}": value for each, value in node.parameters.items()}
             seen = dict(known)
         if (hook := task.get("hooks", {}).get("exit")) is not None and node.phase not in (SKIPPED, OMITTED):
             assert set(task["hooks"]) == {"exit"}, "only exit hooks are known here"
-            self._hook(scope, hook, dag, name, seen, limits)
+            if not (self.shutdown and within.in_dag):
+                self._hook(within, hook, whole, name, seen)
 
     def _proceeds(self, task: Json, dag: Node) -> bool:
         depends = task.get("depends", "")
@@ -290,90 +307,62 @@ class Executor:
         now = {name: {state: dag[name].phase == state for state in states} for name in _before(task)}
         return condition(depends, now) if depends else True
 
-    def _loop(
-        self,
-        scope: Mapping[str, Json],
-        task: Json,
-        seen: Mapping[str, str],
-        path: str,
-        *,
-        on_exit: bool,
-        limits: list[threading.Semaphore],
-    ) -> Node:
+    def _loop(self, within: _Within, task: Json, seen: Mapping[str, str], path: str) -> Node:
         items = json.loads(substituted(task["withParam"], seen, strict=True))
         assert isinstance(items, list), f"{path}: withParam is no list"
-        group, problems = Node(path, SKIPPED if not items else "Running"), []
+        group = Node(path, SKIPPED if not items else "Running")
 
         def work(at: int, item: Any) -> None:
-            try:
-                text = item if isinstance(item, str) else json.dumps(item)
-                once = substituted({**task, "withParam": None}, {**seen, "item": text}, strict=True)
-                group.children[f"{at}:{text}"] = self._call(
-                    scope, once, f"{path}({at}:{text})", on_exit=on_exit, limits=limits
-                )
-            except BaseException as error:
-                problems.append(error)
+            text = item if isinstance(item, str) else json.dumps(item)
+            once = substituted({**task, "withParam": None}, {**seen, "item": text}, strict=True)
+            group.children[f"{at}:{text}"] = self._call(within, once, f"{path}({at}:{text})")
 
-        threads = [threading.Thread(target=work, args=each, daemon=True) for each in enumerate(items)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if problems:
-            raise problems[0]
+        _together([functools.partial(work, at, item) for at, item in enumerate(items)])
         if items:
             phases = [each.phase for each in group.children.values()]
             group.phase = next((phase for phase in _BAD if phase in phases), SUCCEEDED)
         return group
 
-    def _call(
-        self, scope: Mapping[str, Json], task: Json, path: str, *, on_exit: bool, limits: list[threading.Semaphore]
-    ) -> Node:
-        """A task or a hook, all of whose tags are replaced."""
+    def _call(self, within: _Within, task: Json, path: str) -> Node:
+        """A task, a step or a hook, all of whose tags are replaced."""
         if "when" in task and not condition(task["when"], {}):
             return Node(path, SKIPPED)
-        name = task.get("template")
+        scope, name = within.scope, task.get("template")
         if (reference := task.get("templateRef")) is not None:
             installed = self._installed[bool(reference.get("clusterScope")), reference["name"]]
             scope, name = {each["name"]: each for each in installed["spec"]["templates"]}, reference["template"]
         assert name is not None
-        return self._template(scope, name, _values(task.get("arguments", {})), path, on_exit=on_exit, limits=limits)
+        given = _values(task.get("arguments", {}))
+        return self._template(
+            scope, name, given, path, on_exit=within.on_exit, limits=within.limits, in_dag=within.in_dag
+        )
 
-    def _hook(
-        self,
-        scope: Mapping[str, Json],
-        hook: Json,
-        dag: Node,
-        name: str,
-        seen: Mapping[str, str],
-        limits: list[threading.Semaphore],
-    ) -> None:
+    def _hook(self, within: _Within, hook: Json, whole: Node, name: str, seen: Mapping[str, str]) -> None:
         """After the task, whatever became of it; not after Terminate."""
         if self.shutdown == "Terminate" or not condition(hook.get("expression", "true"), _nested(seen)):
             return
         ready = substituted({key: value for key, value in hook.items() if key != "expression"}, seen)  # not strict
-        dag.children[f"{name}.onExit"] = self._call(
-            scope, ready, f"{dag.name}.{name}.onExit", on_exit=True, limits=limits
-        )
+        exiting = dataclasses.replace(within, on_exit=True)
+        whole.children[f"{name}.onExit"] = self._call(exiting, ready, f"{whole.name}.{name}.onExit")
 
-    def _dag_outputs(self, template: Json, dag: Node, known: Mapping[str, str]) -> None:
+    def _outputs(self, template: Json, whole: Node, known: Mapping[str, str], kind: str) -> None:
         outputs = template.get("outputs", {})
         for each in outputs.get("parameters", []):
             source = each["valueFrom"]
             with contextlib.suppress(Unresolved):
-                dag.parameters[each["name"]] = substituted(source["parameter"], known, strict=True)
+                whole.parameters[each["name"]] = substituted(source["parameter"], known, strict=True)
                 continue
             if "default" not in source:
-                raise AssertionError(f"{dag.name}: output {each['name']} has no value")
-            dag.parameters[each["name"]] = source["default"]
+                raise AssertionError(f"{whole.name}: output {each['name']} has no value")
+            whole.parameters[each["name"]] = source["default"]
         for each in outputs.get("artifacts", []):
-            match = re.fullmatch(r"\{\{tasks\.([\w-]+)\.outputs\.artifacts\.([\w-]+)\}\}", each["from"])
+            match = re.fullmatch(rf"\{{\{{{kind}\.([\w-]+)\.outputs\.artifacts\.([\w-]+)\}}\}}", each["from"])
             assert match is not None
-            found = dag[match[1]].artifacts.get(match[2])
+            found = whole[match[1]].artifacts.get(match[2])
             if found is not None:
-                dag.artifacts[each["name"]] = found
+                whole.artifacts[each["name"]] = found
             elif not each.get("optional"):
-                raise AssertionError(f"{dag.name}: artifact {each['name']} is not there")
+                raise AssertionError(f"{whole.name}: artifact {each['name']} is not there")
 
     # ---- a pod
 
@@ -538,6 +527,25 @@ def _nested(flat: Mapping[str, str]) -> dict[str, Any]:
             place = place.setdefault(step, {})
         place[last] = value
     return found
+
+
+def _together(works: Sequence[Callable[[], object]]) -> None:
+    """All at once; raises the first that was raised, when all have ended."""
+    problems: list[BaseException] = []
+
+    def guarded(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if problems:
+        raise problems[0]
 
 
 def _before(task: Json) -> list[str]:

@@ -1,4 +1,4 @@
-"""What each template takes and gives: one table, from which templates, DAGs and the functions of `tasks` are made.
+"""What each template takes and gives: one table, from which all templates and the functions of `tasks` are made.
 
 An input's name is the step's option with `_`, an output's the field of the step's result: so docs/steps.md explains
 both. Argo's parameters are texts; an empty one is an option that is not given.
@@ -157,4 +157,4 @@ PROFILE_INPUTS = (
     Input("threshold", "Compare with the capture before, and how much slower is a regression; empty: don't.", ""),
     *JUDGED,
 )
-"""Of the DAG `profile`: everything that its tasks need."""
+"""Of `profile`: everything that its steps need."""

@@ -9,7 +9,7 @@ from hera.workflows import ClusterWorkflowTemplate, CronWorkflow, Parameter, Wor
 from hera.workflows.models import Metadata, PodGC, WorkflowTemplateRef
 
 from sameshot.errors import UsageError
-from sameshot_argo.dags import PROFILE_NAME, templates
+from sameshot_argo.composed import PROFILE_NAME, templates
 from sameshot_argo.interface import KEY, PROFILE_INPUTS
 from sameshot_argo.pods import LABELS
 from sameshot_argo.settings import NAME, Settings

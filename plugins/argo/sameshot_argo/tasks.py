@@ -1,12 +1,15 @@
 """Functions for a workflow of your own in hera: each gives a task that refers to an installed template.
 
-    with Workflow(generate_name="train-", entrypoint="main", service_account_name="sameshot-workflow"):
+    stopped = exit_hook(address="trainer-0.trainer:7000", key="profile")
+    with Workflow(generate_name="train-", entrypoint="main", hooks=stopped, service_account_name="sameshot-workflow"):
         with DAG(name="main"):
             warm = ...
             profiled = profile(address="trainer-0.trainer:7000", results="s3://results/profiling")
             warm >> profiled
 
-or, step by step, `capture`, then `analyze_rank` over its shards, then `reduce`. Values are Python's or Argo's tags;
+A workflow that is stopped may not run the hooks of what is below a DAG (see `composed`); its own it always runs.
+
+Or, step by step, `capture`, then `analyze_rank` over its shards, then `reduce`. Values are Python's or Argo's tags;
 what is not given has the template's default. Each takes what hera's `Task` takes besides (`depends`, `when`, …).
 """
 
@@ -16,11 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hera.workflows import Parameter, Task
-from hera.workflows.models import TemplateRef
+from hera.workflows.models import Arguments, LifecycleHook, TemplateRef
+from hera.workflows.models import Parameter as Argument
 
 from sameshot.errors import UsageError
 from sameshot.steps.options import milliseconds
-from sameshot_argo.dags import CAPTURE_NAME, PROFILE_NAME, output_of
+from sameshot_argo.composed import CAPTURE_NAME, PROFILE_NAME, output_of
 from sameshot_argo.interface import (
     ANALYZE_RANK,
     CANCEL,
@@ -53,12 +57,26 @@ OWN = Source(None)
 def capture(
     name: str = "capture", *, address: str, key: str | None = None, source: Source = INSTALLED, **more: Any
 ) -> Task:
-    """Capture a running job. A stopped workflow cancels it.
+    """Capture a running job. To have a stopped workflow cancel it, see `exit_hook`.
 
     `key` tells captures of one workflow apart; the default is the task's name. `more`: the template's inputs
     (`duration`, `min_ranks`, … and `timeout`, as text or timedelta) and Task's.
     """
     return _task(name, CAPTURE_NAME, CAPTURE.inputs, source, {"address": address, "key": key}, more)
+
+
+def exit_hook(*, address: str, key: str, source: Source = INSTALLED, caller: str = "") -> dict[str, LifecycleHook]:
+    """`hooks` of a workflow: at its end, also when it is stopped, the capture of this key is cancelled if it runs.
+
+    For more captures than one give the workflow an exit handler with a `cancel` task for each.
+    """
+    values = {"address": address, "key": key, "caller": caller}
+    return {
+        "exit": LifecycleHook(
+            **_where(CANCEL.name, source),
+            arguments=Arguments(parameters=[Argument(name=name, value=each) for name, each in values.items()]),
+        )
+    }
 
 
 def cancel(name: str = "cancel", *, address: str, key: str, source: Source = INSTALLED, **more: Any) -> Task:
@@ -76,7 +94,7 @@ def analyze_rank(
     given: dict[str, Any] = {"results": results}
     if isinstance(of, Task):
         given["shard"] = "{{item}}"
-        more.setdefault("with_param", output_of(of.name, "shards"))
+        more.setdefault("with_param", output_of(of.name, "shards", "tasks"))
     return _after(of, _task(name, ANALYZE_RANK.name, ANALYZE_RANK.inputs, source, given | _manifest(of), more))
 
 
@@ -119,25 +137,26 @@ def _task(
             )
     if "timeout" in more and "timeout_s" in names:
         values["timeout_s"] = _seconds(more.pop("timeout"))
-    where: dict[str, Any] = (
-        {"template": template}
-        if source.name is None
-        else {"template_ref": TemplateRef(name=source.name, template=template, cluster_scope=source.cluster or None)}
-    )
     arguments = [Parameter(name=each.name, value=_text(values[each.name])) for each in inputs if each.name in values]
-    return Task(name=name, arguments=arguments, **where, **more)
+    return Task(name=name, arguments=arguments, **_where(template, source), **more)
+
+
+def _where(template: str, source: Source) -> dict[str, Any]:
+    if source.name is None:
+        return {"template": template}
+    return {"template_ref": TemplateRef(name=source.name, template=template, cluster_scope=source.cluster or None)}
 
 
 def _manifest(of: Task | str) -> dict[str, Any]:
     if isinstance(of, Task):
-        return {name: output_of(of.name, name) for name in (MANIFEST.name, DIGEST.name)}
+        return {name: output_of(of.name, name, "tasks") for name in (MANIFEST.name, DIGEST.name)}
     return {MANIFEST.name: of}
 
 
 def _unless_skipped(of: Task | str, more: dict[str, Any]) -> None:
     """A capture that was skipped as asked for has no manifest; its shards are none already."""
     if isinstance(of, Task):
-        more.setdefault("when", f"'{output_of(of.name, 'capture_id')}' != ''")
+        more.setdefault("when", f"'{output_of(of.name, 'capture_id', 'tasks')}' != ''")
 
 
 def _after(of: Task | str, task: Task) -> Task:

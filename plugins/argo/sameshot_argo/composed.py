@@ -1,17 +1,18 @@
-"""Two templates of several tasks: `capture`, which a stopped workflow cancels, and `profile`, from a job to its report.
+"""Two templates of several steps: `capture`, which a stopped workflow cancels, and `profile`, from a job to its report.
 
-The cancel is an exit hook of the capture's task. It must be a task's: a workflow's own `onExit` is not inherited
-through `templateRef`. It names the request key, not the id, since outputs of a task whose pod was lost don't resolve;
-nothing else can be meant, as a workflow starts an (n + 1)-th capture of its key only when it runs again, after all of
-its hooks have ended.
+The cancel is an exit hook of the capture's step. It must be a step's: a workflow's own `onExit` is not inherited
+through `templateRef`. And it must be that of a `steps` template, not of a DAG: when a workflow is stopped, Argo fails
+its DAGs at once, before a task that is still ending has reached its hook, while `steps` wait for both (assessDAGPhase
+and executeStepGroup of its controller; its issue 15088). It names the request key, not the id, since outputs of a step
+whose pod was lost don't resolve; nothing else can be meant, as a workflow starts an (n + 1)-th capture of its key only
+when it runs again, after all of its hooks have ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 
-from hera.workflows import DAG, Artifact, Container, Parameter, Task
+from hera.workflows import Artifact, Container, Parameter, Step, Steps
 from hera.workflows.models import Arguments, LifecycleHook, ValueFrom
 from hera.workflows.models import Parameter as Argument
 
@@ -27,8 +28,8 @@ from sameshot_argo.interface import (
     SHARD,
     Input,
     Output,
-    Step,
 )
+from sameshot_argo.interface import Step as Described
 from sameshot_argo.pods import parameter, pods, value
 from sameshot_argo.settings import Settings
 
@@ -38,68 +39,66 @@ PROFILE_NAME = "profile"
 _CAPTURED = {"manifest_uri", "manifest_sha256"}  # inputs of later steps that are outputs of the capture
 
 
-def templates(settings: Settings | None = None) -> list[Container | DAG]:
+def templates(settings: Settings | None = None) -> list[Container | Steps]:
     """All templates, for a workflow that brings its own instead of referring to installed ones."""
     given = settings or Settings()
-    return [profile_dag(given), capture_dag(), *pods(given)]
+    return [profile_steps(given), capture_steps(), *pods(given)]
 
 
-def output_of(task: str, name: str) -> str:
-    """The tag that Argo replaces by an output parameter of a task."""
-    return f"{{{{tasks.{task}.outputs.parameters.{name}}}}}"
+def output_of(caller: str, name: str, kind: str = "steps") -> str:
+    """The tag that Argo replaces by an output parameter of a step, or (`tasks`) of a DAG's task."""
+    return f"{{{{{kind}.{caller}.outputs.parameters.{name}}}}}"
 
 
-def capture_dag() -> DAG:
+def capture_steps() -> Steps:
     """One capture that is cancelled when its workflow is stopped; else `capture-pod` with the same parameters.
 
-    After a failure the outputs are those of the pod inside: Argo gives a DAG that failed none.
+    After a failure the outputs are those of the pod inside: Argo gives none to a template of steps that failed.
     """
-    with DAG(
+    with Steps(
         name=CAPTURE_NAME,
         inputs=_inputs(CAPTURE.inputs),
-        outputs=[_handed_up(each, CAPTURE_NAME) for each in CAPTURE.outputs],
-    ) as dag:
-        _capture(CAPTURE_NAME)
-    return dag
+        outputs=[_handed_up(each, "capture") for each in CAPTURE.outputs],
+    ) as steps:
+        _capture()
+    return steps
 
 
-def profile_dag(settings: Settings) -> DAG:
+def profile_steps(settings: Settings) -> Steps:
     """capture → analyze-rank over the shards → reduce [→ compare]; after a capture that was skipped, nothing."""
     captured = f"'{output_of('capture', 'capture_id')}' != ''"
-    with DAG(
+    with Steps(
         name=PROFILE_NAME,
         inputs=_inputs(PROFILE_INPUTS),
         parallelism=settings.parallelism,
         outputs=[*_profile_outputs(), *(_profile_artifacts() if settings.artifacts else ())],
-    ) as dag:
-        capture = _capture("capture")
-        analyze = Task(
+    ) as steps:
+        _capture()
+        Step(
             name="analyze",
             template=ANALYZE_RANK.name,
             arguments=[*_passed_on(ANALYZE_RANK), Parameter(name=SHARD.name, value="{{item}}")],
             with_param=output_of("capture", "shards"),
         )
-        reduce = Task(name="reduce", template=REDUCE.name, arguments=_passed_on(REDUCE), when=captured)
-        compare = Task(
+        Step(name="reduce", template=REDUCE.name, arguments=_passed_on(REDUCE), when=captured)
+        Step(
             name="compare",
             template=COMPARE.name,
             arguments=_passed_on(COMPARE),
             when=f"{captured} && '{value('threshold')}' != ''",
         )
-        for before, after in pairwise((capture, analyze, reduce, compare)):
-            before.next(after)
-    return dag
+    return steps
 
 
-def _capture(name: str) -> Task:
-    return Task(
-        name=name,
+def _capture() -> None:
+    Step(
+        name="capture",
         template=CAPTURE.name,
         arguments=[Parameter(name=each.name, value=value(each.name)) for each in CAPTURE.inputs],
         hooks={
-            "exit": LifecycleHook(  # the name makes it an exit hook: after the task's last retry
+            "exit": LifecycleHook(  # the name makes it an exit hook: after the step's last retry
                 template=CANCEL.name,
-                expression=f"tasks.{name}.status != 'Succeeded'",
+                expression="steps.capture.status != 'Succeeded'",
                 arguments=Arguments(
                     parameters=[Argument(name=each.name, value=value(each.name)) for each in CANCEL.inputs]
                 ),
@@ -112,8 +111,8 @@ def _inputs(inputs: Iterable[Input]) -> list[Parameter]:
     return [parameter(each.name, each.default, each.about) for each in inputs]
 
 
-def _passed_on(step: Step) -> list[Parameter]:
-    """Inputs of the DAG that are inputs of the step, and what the capture gave."""
+def _passed_on(step: Described) -> list[Parameter]:
+    """Inputs of the whole that are inputs of the step, and what the capture gave."""
     known = {each.name for each in PROFILE_INPUTS}
     return [
         Parameter(name=each.name, value=output_of("capture", each.name) if each.name in _CAPTURED else value(each.name))
@@ -122,10 +121,10 @@ def _passed_on(step: Step) -> list[Parameter]:
     ]
 
 
-def _handed_up(output: Output, task: str, name: str = "") -> Parameter:
+def _handed_up(output: Output, step: str) -> Parameter:
     return Parameter(
-        name=name or output.name,
-        value_from=ValueFrom(parameter=output_of(task, output.name), default=output.default),
+        name=output.name,
+        value_from=ValueFrom(parameter=output_of(step, output.name), default=output.default),
     )
 
 
@@ -149,7 +148,7 @@ def _profile_outputs() -> list[Parameter]:
 
 def _profile_artifacts() -> list[Artifact]:
     return [
-        Artifact(name=each.name, from_=f"{{{{tasks.{task}.outputs.artifacts.{each.name}}}}}", optional=True)
-        for task, step in (("reduce", REDUCE), ("compare", COMPARE))
-        for each in step.files
+        Artifact(name=each.name, from_=f"{{{{steps.{step}.outputs.artifacts.{each.name}}}}}", optional=True)
+        for step, of in (("reduce", REDUCE), ("compare", COMPARE))
+        for each in of.files
     ]
