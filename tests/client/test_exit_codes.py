@@ -21,6 +21,7 @@ DONE = CaptureView(
     expected=2,
     archived=2,
     published=True,
+    manifest_uri="file:///archive/manifest.json",
     converged_at_ns=1,
 )
 
@@ -39,6 +40,10 @@ def ended(state: CaptureState, **changes: object) -> CaptureView:
         (ended(CaptureState.CANCELLED), 7),
         (ended(CaptureState.SUCCEEDED, published=False), 75),
         (ended(CaptureState.FAILED, published=False), 75),
+        # given up for good: a retry finds the same
+        (ended(CaptureState.SUCCEEDED, published=False, manifest_uri=""), 4),
+        (ended(CaptureState.CANCELLED, published=False, manifest_uri=""), 4),
+        (ended(CaptureState.COLLECTING, published=False, manifest_uri=""), 75),
         (ended(CaptureState.FAILED, published=False, expected=0, nobody=Nobody.ENDED), 6),
         (ended(CaptureState.FAILED, published=False, expected=0, nobody=Nobody.NOT_ARMED), 6),
         (ended(CaptureState.FAILED, published=False, expected=0, nobody=Nobody.SILENT), 75),

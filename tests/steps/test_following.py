@@ -12,10 +12,11 @@ import pytest
 
 from sameshot.api.views import CaptureView
 from sameshot.client.local import JobInfo, write_job_file
-from sameshot.errors import DeadlinePassed, ManifestError, StorageError
+from sameshot.errors import AlreadyExists, CaptureFailed, DeadlinePassed, ManifestError, StorageError
 from sameshot.model import CaptureState, Outcome, TargetState
 from sameshot.steps import follow as following
-from sameshot.steps.capture import begin, finish, follow, pinned, result_of, run
+from sameshot.steps.cancel import cancel_async
+from sameshot.steps.capture import accept, begin, finish, follow, pinned, result_of, run
 from sameshot.steps.request import CaptureRequest
 from sameshot.storage import Storage
 from support.coordination import SPEC, coordinating, in_loop, until, until_view
@@ -124,6 +125,37 @@ async def test_a_capture_is_not_over_before_its_manifest_is_in_the_archive(tmp_p
         agent.refuse.clear()
         view = await waiting
         assert (view.published, view.archived) == (True, 2)
+
+
+@in_loop
+async def test_what_will_never_be_published_is_not_waited_for(tmp_path: Path) -> None:
+    """Another manifest stands in its place, and is not overwritten."""
+    async with training(tmp_path) as (agent, client):
+        agent.refuse["PublishManifest"] = AlreadyExists("there is another one")
+        async with asyncio.timeout(20):  # the step's own timeout is a minute
+            result = await run(request(client))
+            told = await cancel_async(client.address, result.capture_id, wait_s=60)
+        assert (result.exit_code, result.outcome, result.published) == (4, Outcome.SUCCEEDED, False)
+        assert (result.manifest_uri, result.archived, result.timed_out) == ("", 2, False)
+        assert "no manifest of it will ever be published: Another manifest was met" in result.message
+        assert (told.state, told.was_over) == ("SUCCEEDED", True)
+        with pytest.raises(CaptureFailed):
+            accept(result)
+
+
+@in_loop
+async def test_a_coordinator_that_fails_while_it_publishes_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bytes:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("sameshot.coordinator.publish.manifest_of", broken)
+    async with training(tmp_path) as (_, client):
+        async with asyncio.timeout(20):
+            result = await run(request(client))
+        assert (result.exit_code, result.outcome, result.published) == (4, Outcome.FAILED, False)
+        assert "The coordinator itself failed (ZeroDivisionError())" in result.message
 
 
 @in_loop

@@ -41,6 +41,7 @@ def capture(state: CaptureState, *targets: TargetFact, **changes: object) -> Cap
         spec=CaptureSpec(duration_ms=1000),
         state=state,
         published=state.terminal,
+        manifest_uri="file:///archive/manifest.json",
         targets=targets,
         expected=len(targets),
         archived=sum(each.artifact is not None for each in targets),

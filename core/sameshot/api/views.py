@@ -11,9 +11,10 @@ class CaptureView(msgspec.Struct, frozen=True, kw_only=True):
     """One capture as its coordinator (or, for `from_archive`, its manifest) knows it now.
 
     `n` counts the captures of one request key from 1 on. `published`: the manifest is in the archive; a terminal
-    capture without it keeps its traces in the archive, and `note` says what stands in the way. `withdrawn` says in
-    words what a cancel really did. `targets` are sorted by rank and empty in lists. `nobody` says why a FAILED capture
-    has no targets; None: it has some, or its coordinator is of a version that did not say.
+    capture without it keeps its traces in the archive, and `note` says what stands in the way. `manifest_uri` is where
+    it is, or will be; empty in a terminal capture: it never will be. `withdrawn` says in words what a cancel really
+    did. `targets` are sorted by rank and empty in lists. `nobody` says why a FAILED capture has no targets; None: it
+    has some, or its coordinator is of a version that did not say.
     """
 
     capture_id: str

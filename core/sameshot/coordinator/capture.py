@@ -77,6 +77,8 @@ class CaptureRun:
             self._record.say(f"The coordinator itself failed ({error!r}); its log has more. Archived traces are kept.")
             if not self._targets.facts:
                 self._record.nobody = Nobody.BROKEN
+            if not self._record.published:
+                self._record.manifest_uri = ""
             self._record.move(CaptureState.FAILED)
             self._record.settled.set()
         finally:
@@ -215,6 +217,8 @@ class CaptureRun:
         async for progress in self._around.publisher.publish(final):
             if progress.published:
                 record.published, record.manifest_uri = True, progress.uri
+            elif progress.over:
+                record.manifest_uri = ""  # no watcher needs to wait for it
             record.say(f"{remarks} {progress.note}".strip())
             record.move(ended)
             record.changed()

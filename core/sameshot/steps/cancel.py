@@ -11,11 +11,11 @@ import contextlib
 from sameshot.client import CaptureView
 from sameshot.errors import UnknownCapture, Unreachable
 from sameshot.model import CaptureState
+from sameshot.steps.follow import is_over
 from sameshot.steps.patience import patiently
 from sameshot.steps.preflight import dialled
 from sameshot.steps.results import CancelResult, fitted, shortened
 from sameshot.steps.store import wait
-from sameshot.steps.verdict import had_targets
 
 
 async def cancel_async(
@@ -86,7 +86,7 @@ async def end(
             was_over = not (sent and (view.cancel_requested or view.state is CaptureState.CANCELLED))
             with contextlib.suppress(Unreachable, TimeoutError):  # what the cancel did is known already
                 async with asyncio.timeout(wait_s):
-                    while not view.published and (had_targets(view) or not view.state.terminal):
+                    while not is_over(view):
                         await asyncio.sleep(0.2)
                         view = await client.get(view.capture_id)
             return view, was_over

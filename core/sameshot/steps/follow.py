@@ -31,7 +31,7 @@ from sameshot.model import CaptureState, JobRef
 from sameshot.steps.archive import read_manifest
 from sameshot.steps.preflight import Say, dialled, other_job
 from sameshot.steps.request import CaptureRequest
-from sameshot.steps.verdict import had_targets
+from sameshot.steps.verdict import had_targets, never_published
 from sameshot.steps.words import news
 
 Seen = Callable[[CaptureView], None]
@@ -69,6 +69,11 @@ async def follow(
         if not bound.expired():
             raise
         raise DeadlinePassed(following.where_it_stands(), following.last) from None
+
+
+def is_over(view: CaptureView) -> bool:
+    """Nothing more will become of it: published, or ended in a way that leaves no manifest."""
+    return view.published or (view.state.terminal and not had_targets(view)) or never_published(view)
 
 
 async def archived(capture_id: str, manifest_uri: str) -> CaptureView:
@@ -149,7 +154,7 @@ class _Following:
                         heard = True
                         bound.reschedule(loop.time() + _QUIET_S)
                         self._heard(view)
-                        if view.published or (view.state.terminal and not had_targets(view)):
+                        if is_over(view):
                             return view
             except TimeoutError:
                 if not heard:

@@ -73,6 +73,8 @@ def exit_code(view: CaptureView) -> int:
         return TryAgain.exit_code  # it is not over, as far as can be told
     if view.outcome is Outcome.UNKNOWN or view.published:
         return EXIT_CODES[view.outcome]
+    if never_published(view):
+        return CaptureFailed.exit_code
     if not had_targets(view):
         return nobody(view).exit_code if view.outcome is Outcome.FAILED else EXIT_CODES[view.outcome]
     return TryAgain.exit_code
@@ -91,6 +93,12 @@ def nobody(view: CaptureView) -> type[SameshotError]:
     if why is None and view.converged_at_ns is None:
         why = Nobody.BROKEN  # it never came to an end of its own: older coordinators show it by this alone
     return _NOBODY[why]
+
+
+def never_published(view: CaptureView) -> bool:
+    """The capture has ended with targets, and its coordinator has given up publishing it for good: there is no place
+    where its manifest will be. Nothing is to be waited for, and the same key gives the same capture."""
+    return view.state.terminal and had_targets(view) and not view.published and not view.manifest_uri
 
 
 def missing(view: CaptureView, limit: int = TEXT_LIMIT) -> str:
@@ -130,6 +138,12 @@ def _why_not(view: CaptureView, code: int) -> str:
         return f"Capture {view.capture_id} is {view.state.value}: it has not ended. {view.note}".strip()
     if view.outcome is Outcome.FAILED and not had_targets(view):
         return f"Nothing was captured of {view.job.name}: {view.note or 'no worker of it was there to be asked.'}"
+    if never_published(view):
+        kept = f"{view.archived} of {view.expected} traces are archived"
+        return (
+            f"Capture {view.capture_id} ended as {view.state.value}, {kept}, and no manifest of it will ever be "
+            f"published: {view.note or 'its coordinator does not say why'}"
+        )
     if code == TryAgain.exit_code:
         return (
             f"Capture {view.capture_id} ended as {view.state.value}, and its manifest is not published: "
