@@ -39,6 +39,8 @@ def test_every_template_and_the_secrets_of_the_pods_are_on_it() -> None:
     assert re.findall(r"^\| `([\w-]+)` \| (?:a|steps)\b", PAGE, re.MULTILINE) == [
         "profile", "capture", "capture-pod", "analyze-rank", "reduce", "compare", "cancel",
     ]  # fmt: skip
-    assert {each.name for each in templates()} == set(re.findall(r"^\| `([\w-]+)` \| (?:a|steps)\b", PAGE, re.MULTILINE))
+    assert {each.name for each in templates()} == set(
+        re.findall(r"^\| `([\w-]+)` \| (?:a|steps)\b", PAGE, re.MULTILINE)
+    )
     named = {each["metadata"]["name"] for each in BLOCKS if each["kind"] == "Secret"}
     assert named == {Settings().archive_secret, Settings().results_secret}
