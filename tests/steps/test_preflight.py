@@ -18,6 +18,7 @@ from sameshot.model import CapturePolicy, CaptureState, JobRef, Outcome, Phase, 
 from sameshot.steps.capture import begin, run
 from sameshot.steps.preflight import action_for, check, obstacle, resolved, wait_until_clear
 from sameshot.steps.request import Action, CaptureRequest
+from sameshot.steps.results import CaptureResult
 from support.coordination import SPEC, coordinating, in_loop, until
 from support.fake_agent import JOB, deliver, stay, worker
 from support.step_requests import request, training
@@ -202,23 +203,53 @@ async def test_somebody_elses_capture_is_skipped_failed_or_waited_for_as_the_req
 
 
 @in_loop
-async def test_of_two_that_find_the_job_free_at_the_same_moment_one_gives_way(tmp_path: Path) -> None:
+async def test_of_many_that_find_the_job_free_at_the_same_moment_one_is_captured_and_none_is_cancelled(
+    tmp_path: Path,
+) -> None:
     async with training(tmp_path) as (agent, client):
         agent.script = stay(TargetState.CONSUMED)
         before = agent.calls.count("ListWorkers")
-        agent.delay["ListWorkers"] = asyncio.Event()  # both are held in their preflight, and see nobody there
-        both = [
-            asyncio.create_task(run(request(client, key, if_busy=Action.SKIP, caller=key))) for key in ("eva", "fay")
+        agent.delay["ListWorkers"] = asyncio.Event()  # all are held in their preflight, and see nobody there
+        wanted = {key: Action.SKIP if at % 2 else Action.FAIL for at, key in enumerate("abcdefgh")}
+        tasks = [
+            asyncio.create_task(run(request(client, key, if_busy=action, caller=key))) for key, action in wanted.items()
         ]
-        await until(lambda: agent.calls.count("ListWorkers") >= before + 2)
+        again = asyncio.create_task(run(request(client, "a", if_busy=Action.FAIL, caller="a")))  # of the first key
+        await until(lambda: agent.calls.count("ListWorkers") >= before + len(tasks) + 1)
         agent.delay.pop("ListWorkers").set()
-        await until(lambda: any(task.done() for task in both))
+        await until(lambda: sum(task.done() for task in tasks) == len(tasks) - 1)
+        captures = await client.captures()
+        assert [each.state.terminal or each.cancel_requested for each in captures] == [False]
         agent.script = deliver
-        results = await asyncio.gather(*both)
-        assert sorted(result.skipped for result in results) == [False, True]
-        made = next(result for result in results if not result.skipped)
-        assert made.outcome is Outcome.SUCCEEDED
-        assert [each for each in agent.accepted if each != made.capture_id] == []  # the other one reached no worker
+        results = dict(zip(wanted, await asyncio.gather(*tasks, return_exceptions=True), strict=True))
+        (made,) = [key for key, each in results.items() if isinstance(each, CaptureResult) and not each.skipped]
+        assert results[made].outcome is Outcome.SUCCEEDED
+        for key, result in results.items():
+            if key == made:
+                continue
+            said = str(result) if wanted[key] is Action.FAIL else result.message
+            assert isinstance(result, JobBusy if wanted[key] is Action.FAIL else CaptureResult)
+            assert captures[0].capture_id in said
+            assert f"captured by {made}" in said
+        (joined,) = await asyncio.gather(again, return_exceptions=True)
+        if made == "a":  # two processes of one key are one wish
+            assert joined.capture_id == captures[0].capture_id
+        else:
+            assert isinstance(joined, JobBusy)
+        assert len(await client.captures()) == 1
+        assert "Withdraw" not in agent.calls
+
+
+@in_loop
+async def test_the_same_tasks_earlier_capture_is_queued_behind_and_another_tasks_is_not(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        earlier = await begin(request(client, "run/task/0", if_busy=Action.FAIL))
+        with pytest.raises(JobBusy, match=earlier.capture_id):
+            await begin(request(client, "run/task/1", if_busy=Action.FAIL))
+        mine = await begin(request(client, "run/task/1", if_busy=Action.FAIL, family="run/task/"))
+        assert mine.capture_id != earlier.capture_id
+        assert [each.cancel_requested for each in await client.captures()] == [False, False]
 
 
 @in_loop

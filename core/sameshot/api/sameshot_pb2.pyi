@@ -292,16 +292,20 @@ class Capture(_message.Message):
     def __init__(self, capture_id: _Optional[str] = ..., job: _Optional[_Union[JobRef, _Mapping]] = ..., series: _Optional[str] = ..., caller: _Optional[str] = ..., request_key: _Optional[str] = ..., n: _Optional[int] = ..., spec: _Optional[_Union[CaptureSpec, _Mapping]] = ..., state: _Optional[str] = ..., note: _Optional[str] = ..., backend: _Optional[str] = ..., world_size: _Optional[int] = ..., generation: _Optional[str] = ..., accepted_at_ns: _Optional[int] = ..., start_at_ns: _Optional[int] = ..., common_window_ns: _Optional[int] = ..., frozen_at_ns: _Optional[int] = ..., converged_at_ns: _Optional[int] = ..., published: bool = ..., manifest_uri: _Optional[str] = ..., cancel_requested: bool = ..., withdrawn: _Optional[str] = ..., expected: _Optional[int] = ..., archived: _Optional[int] = ..., failed: _Optional[int] = ..., targets: _Optional[_Iterable[_Union[Target, _Mapping]]] = ..., nobody: _Optional[str] = ...) -> None: ...
 
 class StartCaptureRequest(_message.Message):
-    __slots__ = ("job", "spec", "request_key", "on_failed")
+    __slots__ = ("job", "spec", "request_key", "on_failed", "only_if_free", "family")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     REQUEST_KEY_FIELD_NUMBER: _ClassVar[int]
     ON_FAILED_FIELD_NUMBER: _ClassVar[int]
+    ONLY_IF_FREE_FIELD_NUMBER: _ClassVar[int]
+    FAMILY_FIELD_NUMBER: _ClassVar[int]
     job: JobRef
     spec: CaptureSpec
     request_key: str
     on_failed: OnFailed
-    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., spec: _Optional[_Union[CaptureSpec, _Mapping]] = ..., request_key: _Optional[str] = ..., on_failed: _Optional[_Union[OnFailed, str]] = ...) -> None: ...
+    only_if_free: bool
+    family: str
+    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., spec: _Optional[_Union[CaptureSpec, _Mapping]] = ..., request_key: _Optional[str] = ..., on_failed: _Optional[_Union[OnFailed, str]] = ..., only_if_free: bool = ..., family: _Optional[str] = ...) -> None: ...
 
 class StartCaptureResponse(_message.Message):
     __slots__ = ("capture", "created")

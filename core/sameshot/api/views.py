@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, JobRef, Nobody, Outcome, TargetFact, Worker
@@ -80,6 +82,18 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     archive: str = ""
     policy: CapturePolicy = CapturePolicy()
     pause_ms: int = 0
+
+
+def in_use(job: str, others: Sequence[CaptureView]) -> str:
+    """That these captures have, or wait for, the job's profilers, the oldest one named. `others` are newest first."""
+    first = others[-1]
+    key = first.request_key if len(first.request_key) <= 80 else f"{first.request_key[:79]}…"
+    whose = f" (request key {key})" if key else ""
+    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+    return (
+        f"Job {job} is being captured by {first.caller or 'somebody else'}: capture {first.capture_id}{whose} is "
+        f"{first.state.value}{more}. Nothing was started; try again when it has ended."
+    )
 
 
 def by_rank(fact: TargetFact) -> tuple[bool, int, str]:

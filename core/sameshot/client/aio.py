@@ -36,9 +36,15 @@ class AsyncClient:
         return wire.workers(await self._call(self._stub.ListWorkers, pb.ListJobWorkersRequest()))
 
     async def start_capture(
-        self, spec: CaptureSpec, request_key: str | None = None, on_failed: wire.OnFailed = "NEW"
+        self,
+        spec: CaptureSpec,
+        request_key: str | None = None,
+        on_failed: wire.OnFailed = "NEW",
+        *,
+        only_if_free: bool = False,
+        family: str = "",
     ) -> CaptureView:
-        request = wire.start_request(spec, request_key, on_failed)
+        request = wire.start_request(spec, request_key, on_failed, only_if_free, family)
         answer: pb.StartCaptureResponse = await self._call(self._stub.StartCapture, request)
         return wire.capture(answer.capture)
 

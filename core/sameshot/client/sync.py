@@ -41,14 +41,24 @@ class Client:
         return wire.workers(self._call(self._stub.ListWorkers, pb.ListJobWorkersRequest()))
 
     def start_capture(
-        self, spec: CaptureSpec, request_key: str | None = None, on_failed: wire.OnFailed = "NEW"
+        self,
+        spec: CaptureSpec,
+        request_key: str | None = None,
+        on_failed: wire.OnFailed = "NEW",
+        *,
+        only_if_free: bool = False,
+        family: str = "",
     ) -> CaptureView:
         """Start a capture, or with a known `request_key` get the running, SUCCEEDED or PARTIAL one of that key.
 
         After a FAILED, CANCELLED or lost one `on_failed` decides: NEW starts another, RETURN hands it back. Only a call
         with a request key may be repeated after `Unreachable`: without one it could start a second capture.
+
+        `only_if_free`: rather than queue behind another capture, start none and raise `JobBusy`, decided in one step
+        with the start, so that of many only one gets through. A capture of the same key is given all the same, and own
+        ones whose keys begin with `family` don't count (empty: none). A coordinator one minor version older queues.
         """
-        request = wire.start_request(spec, request_key, on_failed)
+        request = wire.start_request(spec, request_key, on_failed, only_if_free, family)
         answer: pb.StartCaptureResponse = self._call(self._stub.StartCapture, request)
         return wire.capture(answer.capture)
 

@@ -35,10 +35,14 @@ def os_user() -> str:
         return f"uid-{os.getuid()}"
 
 
-def start_request(spec: CaptureSpec, request_key: str | None, on_failed: OnFailed) -> pb.StartCaptureRequest:
+def start_request(
+    spec: CaptureSpec, request_key: str | None, on_failed: OnFailed, only_if_free: bool = False, family: str = ""
+) -> pb.StartCaptureRequest:
     if on_failed not in ("NEW", "RETURN"):
         raise UsageError(f"on_failed is {on_failed!r}; it must be NEW or RETURN.")
-    request = pb.StartCaptureRequest(request_key=request_key or "", on_failed=on_failed)
+    request = pb.StartCaptureRequest(
+        request_key=request_key or "", on_failed=on_failed, only_if_free=only_if_free, family=family
+    )
     to_proto(spec, request.spec)
     return request
 

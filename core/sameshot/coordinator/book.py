@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from sameshot.api.views import CaptureView
+from sameshot.api.views import CaptureView, in_use
 from sameshot.coordinator.capture import CaptureRun
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import CoordinatorConfig
@@ -24,7 +24,7 @@ from sameshot.coordinator.manifests import Manifests
 from sameshot.coordinator.publish import Publisher
 from sameshot.coordinator.record import CaptureRecord, Request
 from sameshot.coordinator.slot import Slot
-from sameshot.errors import ManifestError, RequestKeyConflict, TryAgain, UnknownCapture, UsageError
+from sameshot.errors import JobBusy, ManifestError, RequestKeyConflict, TryAgain, UnknownCapture, UsageError
 from sameshot.model import CaptureSpec, CaptureState, keyed_capture_id, unkeyed_capture_id
 from sameshot.profiler.config import check_spec
 
@@ -63,19 +63,30 @@ class Book:
         self._key_locks: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def start(
-        self, caller: str, spec: CaptureSpec, request_key: str, *, return_failed: bool
+        self,
+        caller: str,
+        spec: CaptureSpec,
+        request_key: str,
+        *,
+        return_failed: bool,
+        only_if_free: bool = False,
+        family: str = "",
     ) -> tuple[CaptureRecord | CaptureView, bool]:
         """The capture of this request, and whether it is a new one.
+
+        `only_if_free`: none is begun, and JobBusy is raised, while a capture runs or waits that is neither of this key
+        nor one of this caller's whose keys begin with `family`.
 
         Raises RequestKeyConflict, PolicyRefused, JobBusy, or StorageError where the archive can't say whether the key
         is known.
         """
         if not request_key:
             capture_id = unkeyed_capture_id(self.clock.wall_ns(), os.urandom(10))
-            return self._begin(
-                Request(capture_id=capture_id, caller=caller, request_key="", n=1, spec=spec), None
-            ), True
+            request = Request(capture_id=capture_id, caller=caller, request_key="", n=1, spec=spec)
+            return self._begin(request, None, only_if_free=only_if_free), True
         _check_key(request_key)
+        if not request_key.startswith(family):
+            raise UsageError(f"The request key {request_key!r} does not begin with its family, {family!r}.")
         async with self._key_locks.setdefault((caller, request_key), asyncio.Lock()):
             newest, n, strangers = await self._newest(caller, request_key)
             if newest is not None:
@@ -84,7 +95,7 @@ class Book:
                     return self._records.get(newest.capture_id) or await self._full(newest), False
             capture_id = keyed_capture_id(self.job, caller, request_key, n)
             request = Request(capture_id=capture_id, caller=caller, request_key=request_key, n=n, spec=spec)
-            return self._begin(request, strangers), True
+            return self._begin(request, strangers, only_if_free=only_if_free, family=family), True
 
     async def find(self, caller: str, capture_id: str, request_key: str) -> CaptureRecord | CaptureView:
         """By id, or by the caller's own request key (then its newest capture). Raises UnknownCapture."""
@@ -158,13 +169,17 @@ class Book:
 
     # ---- starting
 
-    def _begin(self, request: Request, strangers: frozenset[str] | None) -> CaptureRecord:
+    def _begin(
+        self, request: Request, strangers: frozenset[str] | None, *, only_if_free: bool, family: str = ""
+    ) -> CaptureRecord:
+        """All that could refuse it is looked at and the capture entered without giving way in between (no await): so of
+        many that start together each sees those that got through before it."""
         check_spec(request.spec)
         self._policy.check(request.spec)
-        self._policy.check_now(
-            unfinished=sum(not record.settled.is_set() for record in self._records.values()),
-            since_last_ms=self._since_last_ms(),
-        )
+        unfinished = [record for record in reversed(self._records.values()) if not record.settled.is_set()]
+        if only_if_free and (others := [each for each in unfinished if not _is_kin(request, family, each.request)]):
+            raise JobBusy(in_use(self.job.name, [each.view(targets=False) for each in others]))
+        self._policy.check_now(unfinished=len(unfinished), since_last_ms=self._since_last_ms())
         self._check_publishing()
         self._last_accepted = self.clock.monotonic()
         record = CaptureRecord(
@@ -271,6 +286,12 @@ def _bare(view: CaptureView) -> CaptureView:
 def _check_key(request_key: str) -> None:
     if len(request_key.encode()) > _MAX_KEY or not request_key.isprintable():
         raise UsageError(f"A request key has at most {_MAX_KEY} bytes of printable text.")
+
+
+def _is_kin(request: Request, family: str, other: Request) -> bool:
+    """The other one was asked for by the same task: under the same key, or under one of its family."""
+    same = other.request_key.startswith(family) if family else other.request_key == request.request_key
+    return bool(request.request_key) and other.caller == request.caller and same
 
 
 def _same_spec(known: CaptureView, spec: CaptureSpec, request_key: str) -> None:

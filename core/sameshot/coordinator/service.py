@@ -52,7 +52,12 @@ class CoordinatorService(CoordinatorServicer):
         caller = await self._authenticator.caller(context)
         self._check_job(request)
         found, created = await self._book.start(
-            caller, _spec(request), request.request_key, return_failed=request.on_failed == pb.RETURN
+            caller,
+            _spec(request),
+            request.request_key,
+            return_failed=request.on_failed == pb.RETURN,
+            only_if_free=request.only_if_free,
+            family=request.family,
         )
         answer = pb.StartCaptureResponse(created=created)
         to_proto(_view(found), answer.capture)

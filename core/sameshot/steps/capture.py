@@ -46,13 +46,10 @@ from sameshot.steps.follow import Seen, archived, follow
 from sameshot.steps.patience import patiently
 from sameshot.steps.places import shards
 from sameshot.steps.preflight import (
-    OCCUPIED,
     Say,
     action_for,
-    busy_with,
     check,
     dialled,
-    is_kin,
     other_job,
     pauses,
     wait_until_clear,
@@ -91,7 +88,9 @@ async def begin(request: CaptureRequest, progress: Say | None = None) -> Capture
     two it is, `progress` is told.
 
     Raises what stands in the way (JobEnded, NotArmed, OtherAttempt, JobBusy), RequestKeyConflict, PolicyRefused,
-    Unreachable. A coordinator that is being restarted is waited for; the call may be repeated at any time.
+    Unreachable. A coordinator that is being restarted is waited for; the call may be repeated at any time. Where a
+    request does not want to wait for others (`if_busy`), a coordinator that is a version older may still queue it
+    behind one that started at the same moment.
     """
 
     async def attempt() -> CaptureView:
@@ -99,10 +98,14 @@ async def begin(request: CaptureRequest, progress: Say | None = None) -> Capture
             known = await _known(client, request)
             if known is None:
                 await check(client, request)
-            view = await client.start_capture(request.spec, request.request_key)
-            if known is None:
-                await _check_turn(client, request, view)
-            elif progress is not None and view.capture_id == known.capture_id:
+            # Between the look and this anybody may have started another; only the coordinator can rule that out.
+            view = await client.start_capture(
+                request.spec,
+                request.request_key,
+                only_if_free=request.if_busy is not Action.WAIT,
+                family=request.family,
+            )
+            if progress is not None and known is not None and view.capture_id == known.capture_id:
                 progress(f"Found the capture of {_time(view)} again (same request key): {view.capture_id}.")
             return view
 
@@ -150,23 +153,6 @@ async def _known(client: AsyncClient, request: CaptureRequest) -> CaptureView | 
     if wrong := other_job(request, view.job):
         raise wrong
     return view if not view.state.terminal or view.state in _USABLE else None
-
-
-async def _check_turn(client: AsyncClient, request: CaptureRequest, started: CaptureView) -> None:
-    """Two that start at the same moment both found the job free: the later one, which waits for the other, gives way.
-
-    Raises JobBusy after its capture was cancelled, unless the request wants to wait.
-    """
-    if request.if_busy is Action.WAIT:
-        return
-    listed = await client.captures(unsettled=True)  # newest first
-    at = next((at for at, each in enumerate(listed) if each.capture_id == started.capture_id), None)
-    if at is None or listed[at].state is not CaptureState.WAITING:
-        return
-    earlier = [each for each in listed[at + 1 :] if each.state in OCCUPIED and not is_kin(request, each)]
-    if earlier:
-        await client.cancel(started.capture_id)
-        raise busy_with(started.job.name, earlier)
 
 
 # ---- the end

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from sameshot.api.views import in_use
 from sameshot.client import AsyncClient, CaptureView, JobDescription, WorkersView, jobs, resolve
 from sameshot.client.wire import os_user
 from sameshot.errors import (
@@ -26,7 +27,6 @@ from sameshot.errors import (
 )
 from sameshot.model import CaptureState, JobRef, Phase
 from sameshot.steps.request import Action, CaptureRequest
-from sameshot.steps.results import shortened
 
 Say = Callable[[str], None]
 """Told in a sentence what is being waited for, or what was observed."""
@@ -88,14 +88,7 @@ def busy(request: CaptureRequest, description: JobDescription, captures: Sequenc
 
 
 def busy_with(job: str, others: Sequence[CaptureView], *, own: bool = False) -> JobBusy:
-    first = others[-1]  # lists are newest first
-    whose = f" (request key {shortened(first.request_key, 80)})" if first.request_key else ""
-    more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-    return JobBusy(
-        f"Job {job} is being captured by {first.caller or 'somebody else'}: capture {first.capture_id}{whose} is "
-        f"{first.state.value}{more}. Nothing was started; try again when it has ended.",
-        own=own,
-    )
+    return JobBusy(in_use(job, others), own=own)
 
 
 def resting(description: JobDescription) -> JobBusy | None:
