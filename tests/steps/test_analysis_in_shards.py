@@ -4,6 +4,7 @@ parts that are missing, stale or changed."""
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib
 import json
 import re
@@ -171,24 +172,65 @@ def test_a_running_event_loop_does_not_matter(tmp_path: Path) -> None:
 # -- no answer from the wrong parts
 
 
-def test_a_shard_that_did_not_run_is_named_with_its_rank(tmp_path: Path) -> None:
+def not_analysed(found: AnalysisResult) -> dict[str, str]:
+    """Targets that have a trace and are missing all the same, and why, as the summary on disk says."""
+    missing = json.loads(path_of(found.summary_uri).read_text())["missing"]
+    return {each["target_id"]: each["detail"] for each in missing if each["reason"] == "NOT_ANALYSED"}
+
+
+def test_a_shard_that_did_not_run_is_a_missing_rank_and_the_report_of_the_others_is_there(tmp_path: Path) -> None:
     manifest, results = gloo(tmp_path), str(tmp_path / "results")
-    for shard in ("0/4", "1/4", "3/4"):
+    for shard in ("0/4", "2/4", "3/4"):
         analyze_rank(str(manifest), shard, results)
-    with pytest.raises(VerificationFailed, match=r"no summary of rank 2 .*shard 2/4 again; the other"):
-        reduce(str(manifest), results)
-    assert not (tmp_path / "results" / CAPTURE / "report.html").exists()
-    analyze_rank(str(manifest), "2/4", results)
-    assert reduce(str(manifest), results).analysed == 4
+    found = reduce(str(manifest), results)
+    assert (found.exit_code, found.analysed, found.missing, found.outcome) == (3, 3, "1", Outcome.SUCCEEDED)
+    assert "3 of 4 ranks analysed, all are needed; not analysed: rank 1" in found.message
+    assert found.headline.late == "2", "what the others say is not lost"
+    assert not_analysed(found) == {
+        "node-0/main/1": "Its trace is in the manifest, but it was not analysed. Run analyze_rank with shard 1/4 again."
+    }
+    page = path_of(found.report_uri).read_text()
+    assert "1 of 4 ranks has not been analysed." in page
+    assert "Run analyze_rank with shard 1/4 again" in page
+    assert "no verified trace" not in page
+    assert rows(results, "local", "demo")[0].analysed_ranks == 3
+    enough = reduce(str(manifest), results, min_ranks=3)
+    assert (enough.exit_code, enough.missing) == (0, "1")
+    assert "which is enough (at least 3 asked for); not analysed: rank 1" in enough.message
+    assert reduce(str(manifest), results, min_ranks=4).exit_code == 3
+    analyze_rank(str(manifest), "1/4", results)
+    whole = reduce(str(manifest), results)
+    assert (whole.exit_code, whole.analysed, whole.missing) == (0, 4, "")
+    assert rows(results, "local", "demo")[0].analysed_ranks == 4
 
 
-def test_several_ranks_that_nobody_analysed_are_all_named(tmp_path: Path) -> None:
+def test_ranks_that_nobody_analysed_are_all_named_and_from_none_there_is_no_report(tmp_path: Path) -> None:
     manifest, results = gloo(tmp_path), str(tmp_path / "results")
     with pytest.raises(VerificationFailed, match=r"rank 0 .*ranks 0-3.*shard 0/4, 1/4, 2/4, 3/4 again"):
-        reduce(str(manifest), results)
+        reduce(str(manifest), results, min_ranks=1)
+    assert not (tmp_path / "results" / CAPTURE / "report.html").exists()
     analyze_rank(str(manifest), "1/2", results)
-    with pytest.raises(VerificationFailed, match=r"rank 0 .*ranks 0, 2.*shard 0/2 again"):
-        reduce(str(manifest), results)
+    found = reduce(str(manifest), results)
+    assert (found.exit_code, found.missing) == (3, "0, 2")
+    assert all("shard 0/2 again" in detail for detail in not_analysed(found).values())
+
+
+def test_the_report_says_why_a_rank_could_not_be_analysed(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), tmp_path / "results"
+    trace = manifest.parent / "rank1.json.gz"
+    whole = trace.read_bytes()
+    trace.write_bytes(whole[:-4] + b"\0\0\0\0")
+    for shard in ("0/4", "2/4", "3/4"):
+        analyze_rank(str(manifest), shard, str(results))
+    with pytest.raises(VerificationFailed):
+        analyze_rank(str(manifest), "1/4", str(results))
+    found = reduce(str(manifest), str(results), min_ranks=3)
+    assert (found.exit_code, found.missing) == (0, "1")
+    (detail,) = not_analysed(found).values()
+    assert re.search(r"could not be analysed \(.*rank1.json.gz.*shard 1/4 again", detail)
+    trace.write_bytes(whole)
+    analyze_rank(str(manifest), "1/4", str(results))
+    assert not_analysed(reduce(str(manifest), str(results))) == {}, "an old error says nothing of a new summary"
 
 
 def test_summaries_of_another_manifest_are_not_looked_at(tmp_path: Path) -> None:
@@ -197,8 +239,7 @@ def test_summaries_of_another_manifest_are_not_looked_at(tmp_path: Path) -> None
     new = archive(tmp_path / "new", GlooJob(seed=2, late={1: 30.0}).traces())  # the same job and capture id
     analyze_rank(str(old), "0/1", str(results))
     analyze_rank(str(new), "0/2", str(results))
-    with pytest.raises(VerificationFailed, match=r"ranks 1, 3.*shard 1/2"):
-        reduce(str(new), str(results))
+    assert reduce(str(new), str(results)).missing == "1, 3"
     analyze_rank(str(new), "1/2", str(results))
     assert reduce(str(new), str(results)).headline.late == "1"
     assert reduce(str(old), str(results)).headline.late == "2"
@@ -235,18 +276,35 @@ def test_a_summary_that_is_not_what_was_written_is_refused(
     folder = path_of(analyze_rank(str(manifest), "0/1", str(results)).summaries_uri)
     file = folder / "3.json"
     file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(VerificationFailed, match=rf"rank 3 .*{says}.*shard [03]/[14] again"):
-        reduce(str(manifest), str(results))
+    found = reduce(str(manifest), str(results))
+    assert (found.exit_code, found.missing, found.analysed) == (3, "3", 3)
+    (detail,) = not_analysed(found).values()
+    assert re.search(rf"{says}.*shard [03]/[14] again", detail)
     analyze_rank(str(manifest), "0/1", str(results))
     assert reduce(str(manifest), str(results)).analysed == 4
+
+
+def test_a_summary_made_of_other_bytes_than_the_manifest_states_is_refused(tmp_path: Path) -> None:
+    """One that is whole, and of a trace of this target, and not of this trace."""
+    manifest, results = gloo(tmp_path), tmp_path / "results"
+    folder = path_of(analyze_rank(str(manifest), "0/1", str(results)).summaries_uri)
+    found = json.loads((folder / "3.json").read_bytes())
+    found["summary"]["trace"]["raw_sha256"] = "ab" * 32
+    summary = json.dumps(found["summary"], separators=(",", ":")).encode()
+    whole = json.dumps({**found, "summary_sha256": hashlib.sha256(summary).hexdigest(), "summary": None}).encode()
+    (folder / "3.json").write_bytes(whole.replace(b'"summary": null', b'"summary": ' + summary))
+    reduced = reduce(str(manifest), str(results))
+    assert (reduced.exit_code, reduced.missing) == (3, "3")
+    assert "has the summary of another trace" in not_analysed(reduced)["node-1/main/1"]
 
 
 def test_the_summary_of_one_rank_does_not_pass_for_that_of_another(tmp_path: Path) -> None:
     manifest, results = gloo(tmp_path), tmp_path / "results"
     folder = path_of(analyze_rank(str(manifest), "0/1", str(results)).summaries_uri)
     (folder / "0.json").write_bytes((folder / "1.json").read_bytes())
-    with pytest.raises(VerificationFailed, match=r"rank 0 .*has the file of node-0/main/1"):
-        reduce(str(manifest), str(results))
+    found = reduce(str(manifest), str(results))
+    assert (found.exit_code, found.missing) == (3, "0")
+    assert "has the file of node-0/main/1" in not_analysed(found)["node-0/main/0"]
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1] + b"\0", lambda data: None])
@@ -256,16 +314,20 @@ def test_tables_that_are_not_those_of_the_summary_are_refused(tmp_path: Path, da
     file = folder / "2.tables"
     data = damage(file.read_bytes())
     file.unlink() if data is None else file.write_bytes(data)
-    with pytest.raises(VerificationFailed, match=r"rank 2 .*tables.*again"):
-        reduce(str(manifest), str(results))
+    found = reduce(str(manifest), str(results))
+    assert (found.exit_code, found.missing) == (3, "2")
+    (detail,) = not_analysed(found).values()
+    assert re.search(r"tables.*again", detail)
 
 
 def test_the_tables_of_one_rank_do_not_pass_for_those_of_another(tmp_path: Path) -> None:
     manifest, results = gpu(tmp_path), tmp_path / "results"
     folder = path_of(analyze_rank(str(manifest), "0/1", str(results)).summaries_uri)
     (folder / "2.tables").write_bytes((folder / "1.tables").read_bytes())
-    with pytest.raises(VerificationFailed, match=r"rank 2 .*other tables than its summary states"):
-        reduce(str(manifest), str(results))
+    found = reduce(str(manifest), str(results))
+    assert (found.exit_code, found.missing) == (3, "2")
+    (detail,) = not_analysed(found).values()
+    assert "other tables than its summary states" in detail
 
 
 def test_ranks_that_were_analysed_differently_are_not_joined(tmp_path: Path) -> None:
@@ -324,7 +386,7 @@ def test_a_damaged_trace_is_named_and_the_other_ranks_of_its_shard_are_kept(tmp_
     with pytest.raises(VerificationFailed, match=r"rank 2 \(node-1/main/0\)"):
         analyze_rank(str(manifest), "0/2", str(results))
     folder = results / CAPTURE / ranks_folder(decode(manifest.read_bytes()).sha256)
-    assert {path.name for path in folder.iterdir()} == {"0.json", "0.tables"}
+    assert {path.name for path in folder.iterdir()} == {"0.json", "0.tables", "2.error"}
     trace.write_bytes(whole)
     assert fanned_out(manifest, results, ("0/2", "1/2")).analysed == 4
 

@@ -23,7 +23,7 @@ from sameshot.analysis.compare import Change, Outcome
 from sameshot.errors import SameshotError, StorageError, UnknownCapture, UsageError, VerificationFailed
 from sameshot.manifest import Manifest, decode
 from sameshot.model import Activity, CaptureSpec
-from sameshot.steps.analyze import analyze, analyze_rank
+from sameshot.steps.analyze import analyze, analyze_rank, reduce
 from sameshot.steps.compare import compare, differences, verdict
 from sameshot.steps.history import append, rows
 from sameshot.steps.places import ranks_folder
@@ -437,3 +437,53 @@ def test_where_no_earlier_capture_can_be_read_nothing_is_known(made: Path, serie
         (made / "hidden").rename(made / "run0")
     assert (found.verdict, found.before_capture_id, found.comparison_uri) == (CompareVerdict.UNKNOWN, "", "")
     assert f"Passed over: capture {id_of(made, 0)}: it is not there any more." in found.message
+
+
+# -- ranks that could not be analysed, and other fetch patterns
+
+
+def test_a_rank_that_could_not_be_analysed_is_missed_where_that_is_accepted_and_else_read_from_its_trace(
+    made: Path, series: Path, tmp_path: Path
+) -> None:
+    results = str(tmp_path / "half")
+    analyze_rank(manifest_at(made, 2), "0/2", results)
+    reduce(manifest_at(made, 2), results, min_ranks=1)
+    lenient = compare(manifest_at(made, 2), results, before=manifest_at(made, 0), accept_partial=True)
+    assert lenient.sentences[-1] == "The later capture lacks rank 1"
+    strict = compare(manifest_at(made, 2), results, before=manifest_at(made, 0))
+    assert strict.verdict is CompareVerdict.REGRESSED
+    assert not any("lacks" in sentence for sentence in strict.sentences)
+
+
+def test_an_earlier_capture_of_which_a_rank_was_not_analysed_is_passed_over_unless_it_is_accepted(
+    made: Path, series: Path
+) -> None:
+    results = str(series / "results")
+    shutil.rmtree(results_of(series, made, 1))
+    analyze_rank(manifest_at(made, 1), "0/2", results)
+    assert reduce(manifest_at(made, 1), results, min_ranks=1).exit_code == 0
+    assert compare(manifest_at(made, 2), results).before_capture_id == id_of(made, 0)
+    lenient = compare(manifest_at(made, 2), results, accept_partial=True)
+    assert lenient.before_capture_id == id_of(made, 1)
+    assert "The earlier capture lacks rank 1" in lenient.sentences
+
+
+def test_ranks_without_a_kept_summary_are_analysed_with_the_fetch_pattern_of_the_others(
+    made: Path, tmp_path: Path
+) -> None:
+    results = str(tmp_path / "fetched")
+    pattern = "no such annotation"
+    for hour in (0, 2):
+        analyze(manifest_at(made, hour), results, fetch_pattern=pattern)
+    kept = compare(manifest_at(made, 2), results, before=manifest_at(made, 0))
+    assert not any("fetch patterns" in sentence for sentence in kept.sentences)
+    written = results_of(tmp_path, made, 2).as_posix().replace("/results/", "/fetched/")
+    whole = json.loads(Path(written, "comparison.json").read_text())
+    for hour in (0, 2):
+        shutil.rmtree(Path(results_of(tmp_path, made, hour).as_posix().replace("/results/", "/fetched/"), "ranks"))
+        assert compare(manifest_at(made, 2), results, before=manifest_at(made, 0)) == kept
+        assert json.loads(Path(written, "comparison.json").read_text()) == whole
+        analyze(manifest_at(made, hour), results, fetch_pattern=pattern)
+    analyze(manifest_at(made, 0), results)
+    mixed = compare(manifest_at(made, 2), results, before=manifest_at(made, 0))
+    assert "different fetch patterns" in mixed.sentences[-1]

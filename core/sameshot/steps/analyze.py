@@ -1,7 +1,7 @@
 """Analysis as steps: `analyze_rank` over shards and `reduce`, or `analyze` for all of it in one process.
 
     for shard in capture.shards: analyze_rank(manifest, shard, results_uri)    # on any machines, in any order, again
-    reduce(manifest, results_uri)                                              # needs all of them
+    reduce(manifest, results_uri)                                              # of all of them, or names who lacks
 
 Both ways write the same below the capture's folder in `results_uri`: summary.json, report.html, tables/*.parquet, the
 ranks' summaries (for comparisons later), and a row of the series' history. Everything may be run again.
@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sameshot.analysis.hta.tables import Rounding, TablePart, tables_of, write_tables
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.load import who
-from sameshot.analysis.results import RankSummary, Summary
+from sameshot.analysis.results import NOT_ANALYSED, RankSummary, Summary
 from sameshot.analysis.run import archived, map_manifest, map_targets, write
 from sameshot.analysis.text import count, some_of
-from sameshot.errors import PartialCapture, SameshotError, TraceError, UsageError
+from sameshot.errors import PartialCapture, SameshotError, TraceError, TryAgain, UsageError
 from sameshot.manifest import Target
 from sameshot.steps.history import HistoryRow, append, headline_of, read, row_of
 from sameshot.steps.history.trend import trend
@@ -67,11 +67,11 @@ def analyze_rank(
         try:
             for _, summary, part in _mapped(opened, [target], fetch_pattern):
                 folder.save([(index, summary, part)], shard=shard, fetch_pattern=fetch_pattern)
-        except TraceError:
-            raise  # it names the rank, and where in its trace
         except SameshotError as error:
-            if target.target_id in str(error):
-                raise
+            if not isinstance(error, TryAgain):
+                folder.note(index, str(error))
+            if isinstance(error, TraceError) or target.target_id in str(error):
+                raise  # it names the rank, and where in its trace
             raise type(error)(f"Analysing {who(target)}: {error}") from error
         if progress is not None:
             progress(done, len(mine), target.target_id)
@@ -102,26 +102,30 @@ def reduce(
 ) -> AnalysisResult:
     """Make the job-wide summary and report of all ranks that were analysed by `analyze_rank`.
 
-    `min_ranks`: so many analysed ranks are enough (None: all of the job); with fewer the result's exit code is 3, and
-    all is written all the same. `history`: add the capture's row to its series, and the trend to the report. `image`
-    and `commit` are kept with the row. `out`: a local folder for the same summary.json, report.html and tables, for
-    engines that take files.
+    A rank whose summary is missing or damaged, because its task failed or was killed, counts as missing, like one
+    without a trace, and the report names it. `min_ranks`: so many analysed ranks are enough (None: all of the job);
+    with fewer the result's exit code is 3, and all is written all the same. `history`: add the capture's row to its
+    series, and the trend to the report. `image` and `commit` are kept with the row. `out`: a local folder for the same
+    summary.json, report.html and tables, for engines that take files.
 
-    Raises as `analyze_rank` does, and VerificationFailed where the summary of an archived rank is missing or damaged.
+    Raises as `analyze_rank` does, and VerificationFailed where not a single rank was analysed, or some were with
+    another fetch pattern.
     """
     _check(min_ranks)
     opened = open_published(manifest, results_uri, expected_sha256)
     targets = archived(opened.manifest)
     folder = RankFolder(opened.results, opened.manifest, targets)
-    stored = folder.load()
+    stored, parts = folder.tables(folder.load())
+    folder.refuse_none(stored)
     if progress is not None:
-        progress(len(targets), len(targets), targets[-1].target_id)
+        progress(len(stored.indices), len(targets), targets[stored.indices[-1]].target_id)
     return _finish(
         opened,
         folder,
         stored.summaries,
-        list(folder.tables(stored)),
+        parts,
         results_uri,
+        not_analysed={targets[index].target_id: lack.detail for index, lack in stored.lacking.items()},
         min_ranks=min_ranks,
         history=history,
         image=image,
@@ -211,10 +215,11 @@ def _finish(
     image: str | None,
     commit: str | None,
     out: Path | None,
+    not_analysed: Mapping[str, str] | None = None,
 ) -> AnalysisResult:
     """The row of history comes last: what it points at is there then. Whatever the history's trouble, the report is
     written first."""
-    summary = reduce_ranks(opened.manifest, ranks, location=opened.uri)
+    summary = reduce_ranks(opened.manifest, ranks, location=opened.uri, not_analysed=not_analysed)
     report = opened.results.uri("report.html")
     row = row_of(summary, opened.manifest, report_uri=report, image=image, commit=commit)
     said, trouble = "", None
@@ -264,9 +269,16 @@ def enough(summary: Summary, min_ranks: int | None) -> tuple[int, str]:
     """Exit code and sentence: are these ranks enough for who asked for `min_ranks` (None: for all)? Pure."""
     if not summary.missing:
         return 0, f"All {count(summary.expected_ranks, 'rank')} analysed."
-    reasons = [f"{name} ({each.reason})" for name, each in zip(summary.missing_ranks, summary.missing, strict=True)]
+    named = list(zip(summary.missing_ranks, summary.missing, strict=True))
+    failed = [f"{name} ({each.reason})" for name, each in named if each.reason != NOT_ANALYSED]
+    unread = [name for name, each in named if each.reason == NOT_ANALYSED]
     have = f"{summary.analysed_ranks} of {count(summary.expected_ranks, 'rank')} analysed"
-    without = f"without a verified trace: {some_of(reasons)}"
+    without = "; ".join(
+        [
+            *([f"not analysed: {some_of(unread)} (run its analyze_rank again)"] if unread else []),
+            *([f"without a verified trace: {some_of(failed)}"] if failed else []),
+        ]
+    )
     if min_ranks is not None and summary.analysed_ranks >= min_ranks:
         return 0, f"{have}, which is enough (at least {min_ranks} asked for); {without}."
     needed = "all are needed" if min_ranks is None else f"at least {min_ranks} are needed"

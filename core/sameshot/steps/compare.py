@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from sameshot.analysis.compare import Change, Comparison, Outcome, Side
 from sameshot.analysis.compare import compare as compare_sides
 from sameshot.analysis.compare.run import write
 from sameshot.analysis.job import reduce_ranks
-from sameshot.analysis.results import RankSummary
 from sameshot.analysis.run import archived, map_manifest
 from sameshot.analysis.text import percent, some_of
 from sameshot.errors import (
@@ -35,7 +35,7 @@ from sameshot.model import JobRef
 from sameshot.steps.history import HistoryRow, alike, captured_at, earlier, rows
 from sameshot.steps.places import capture_folder
 from sameshot.steps.published import Published, hand_out, open_published
-from sameshot.steps.ranks import RankFolder, kept_manifest
+from sameshot.steps.ranks import RankFolder, Stored, kept_manifest
 from sameshot.steps.results import TEXT_LIMIT, CompareResult, CompareVerdict, fitted, shortened
 from sameshot.steps.store import Folder, open_results
 from sameshot.trace.capture_check import locate
@@ -56,6 +56,11 @@ class _Found(NamedTuple):
     manifest: Manifest
     uri: str
     results: Folder
+
+
+class _Side(NamedTuple):
+    side: Side
+    fetch_pattern: str | None
 
 
 class _Passed(NamedTuple):
@@ -94,18 +99,22 @@ def compare(
         raise UsageError(f"A threshold of {threshold} is impossible; 0.1 means 10 % slower.")
     opened = open_published(manifest, results_uri, expected_sha256)
     after = _Found(opened.manifest, opened.uri, opened.results)
+    own = _stored(after)
+    side = partial(_side, progress=progress, partial=accept_partial, like=None if own is None else own.fetch_pattern)
+    passed: list[_Passed] = []
     if before is not None:
         given = open_published(before, results_uri)
         named = _Found(given.manifest, given.uri, given.results)
         if named.manifest.sha256 == after.manifest.sha256:
             raise UsageError(f"{named.uri} is the same capture: there is nothing to compare.")
-        sides: tuple[_Found, Side] | None = (named, _side(named, progress))
-        passed: list[_Passed] = []
+        sides: tuple[_Found, _Side] | None = (named, side(named))
     else:
-        sides, passed = _earlier(opened, results_uri, accept_partial, progress)
+        sides, passed = _earlier(opened, results_uri, accept_partial, side)
     if sides is None:
         return _alone(opened, threshold, passed)
-    return _compared(opened, *sides, _side(after, progress), threshold, out, passed)
+    against, first = sides
+    later = _side(after, progress, partial=accept_partial, like=first.fetch_pattern)
+    return _compared(opened, against, first, later, threshold, out, passed)
 
 
 def verdict(step: Change | None, threshold: float, differences: tuple[str, ...] = ()) -> CompareVerdict:
@@ -135,8 +144,8 @@ def differences(before: Capture, after: Capture) -> tuple[str, ...]:
 
 
 def _earlier(
-    opened: Published, results_uri: str, accept_partial: bool, progress: Progress | None
-) -> tuple[tuple[_Found, Side] | None, list[_Passed]]:
+    opened: Published, results_uri: str, accept_partial: bool, side: Callable[[_Found], _Side]
+) -> tuple[tuple[_Found, _Side] | None, list[_Passed]]:
     """The latest earlier capture of the series that was recorded alike and can still be read, and the later ones that
     were passed over; where none was recorded alike, the latest that can be read.
 
@@ -152,7 +161,7 @@ def _earlier(
             found = None if alike.differences(row, own) else _of_row(row, results_uri)
             unlike = alike.differences(row if found is None else alike.recorded(found.manifest.capture), own)
             if found is not None and not unlike:
-                return (found, _side(found, progress)), passed
+                return (found, side(found)), passed
         except _UNUSABLE as error:  # removed or damaged since; the one before tells as much
             passed.append(_Passed(row.capture_id, _why(error)))
         else:
@@ -161,7 +170,7 @@ def _earlier(
     for row in otherwise:  # not judged, and shown all the same
         try:
             found = _of_row(row, results_uri)
-            return (found, _side(found, progress)), [each for each in passed if each.capture_id != row.capture_id]
+            return (found, side(found)), [each for each in passed if each.capture_id != row.capture_id]
         except _UNUSABLE:
             continue
     return None, passed
@@ -185,31 +194,41 @@ def _of_row(row: HistoryRow, results_uri: str) -> _Found:
     return _Found(kept, row.manifest_uri, results)
 
 
-def _side(found: _Found, progress: Progress | None) -> Side:
-    ranks = _stored(found)
-    if ranks is None:
-        storage, key = locate(found.uri)
-        ranks = map_manifest(storage, key, found.manifest, progress=progress).ranks  # proven by this very manifest
-    return Side(reduce_ranks(found.manifest, ranks, location=found.uri), tuple(ranks))
+def _side(found: _Found, progress: Progress | None, *, partial: bool, like: str | None = None) -> _Side:
+    """From the summaries that are kept, else from the traces, with the fetch pattern of those, or `like` the others.
+
+    `partial`: those that were enough for a report are enough here, if some ranks could not be analysed.
+    """
+    stored = _stored(found)
+    reduced = partial and kept_manifest(found.results, found.manifest.sha256) is not None
+    if stored is not None and (reduced or not stored.lacking):
+        ranks, pattern = stored.summaries, stored.fetch_pattern
+    else:
+        pattern = like if stored is None else stored.fetch_pattern
+        storage, key = locate(found.uri)  # each trace is proven by this very manifest
+        ranks = map_manifest(storage, key, found.manifest, progress=progress, fetch_pattern=pattern).ranks
+    return _Side(Side(reduce_ranks(found.manifest, ranks, location=found.uri), tuple(ranks)), pattern)
 
 
-def _stored(found: _Found) -> list[RankSummary] | None:
-    """None: they are not all there, or are not what was written. The traces say the same, if they are there."""
+def _stored(found: _Found) -> Stored | None:
+    """None: not a sound one is there. Of those that lack the traces say the same, if they are there."""
     try:
-        return RankFolder(found.results, found.manifest, archived(found.manifest)).load().summaries
-    except VerificationFailed:
+        stored = RankFolder(found.results, found.manifest, archived(found.manifest)).load()
+    except VerificationFailed:  # mapped in several ways
         return None
+    return stored if stored.indices else None
 
 
 def _compared(
     opened: Published,
     against: _Found,
-    before: Side,
-    after: Side,
+    first: _Side,
+    later: _Side,
     threshold: float,
     out: Path | None,
     passed: Sequence[_Passed],
 ) -> CompareResult:
+    before, after = first.side, later.side
     found = compare_sides(before, after)
     with tempfile.TemporaryDirectory(prefix="sameshot-") as name:
         write(found, Path(name))
@@ -221,6 +240,8 @@ def _compared(
         for which, side in (("earlier", before), ("later", after))
         if side.summary.missing
     ]
+    if first.fetch_pattern != later.fetch_pattern:
+        lacking.append("Waiting for data is no measure here: the captures were analysed with different fetch patterns")
     unlike = differences(against.manifest.capture, opened.manifest.capture)
     judged = verdict(found.step, threshold, unlike)
     return fitted(

@@ -1,8 +1,9 @@
 """What was made of single ranks, kept between the tasks that map and the one that reduces, and for comparisons later.
 
-    <capture's folder>/ranks/<manifest's digest, 12 hex>/manifest.json     the very manifest, once all ranks are there
+    <capture's folder>/ranks/<manifest's digest, 12 hex>/manifest.json     the very manifest, once they were reduced
                                                         /<index>.json      a `RankFile`: one target's summary
                                                         /<index>.tables    its part of the tables
+                                                        /<index>.error     why there is none, where that is known
 
 `index` counts the archived targets in the manifest's order. Files of another manifest lie in another folder, so what is
 stale is never read. Each file says which manifest and target it belongs to and the sha256 of what it holds: a damaged
@@ -11,8 +12,9 @@ or misplaced one is found out. (Whoever may write results could still forge one:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -22,10 +24,11 @@ from sameshot.analysis.hta import travel
 from sameshot.analysis.hta.tables import TablePart
 from sameshot.analysis.load import who
 from sameshot.analysis.results import RANK_SCHEMA, RankSummary
-from sameshot.errors import ManifestError, VerificationFailed
+from sameshot.analysis.text import count
+from sameshot.errors import ManifestError, SameshotError, VerificationFailed
 from sameshot.manifest import Manifest, Target, decode, encode
 from sameshot.steps.places import ranks_folder, shards
-from sameshot.steps.results import ranges
+from sameshot.steps.results import ranges, shortened
 from sameshot.steps.store import Folder
 
 SCHEMA = "sameshot.dev/step/rank/v1"
@@ -46,11 +49,37 @@ class RankFile(msgspec.Struct, frozen=True, kw_only=True):
     summary: msgspec.Raw
 
 
+class Lack(NamedTuple):
+    """Why a rank that has a trace is not there: in words, with what to do."""
+
+    problem: str
+    shards: str  # to run again
+
+    @property
+    def detail(self) -> str:
+        return f"Its trace is in the manifest, but it {self.problem}. Run analyze_rank with shard {self.shards} again."
+
+
 class Stored(NamedTuple):
-    """All ranks of one manifest, in its order. `tables_sha256` are those of the files of tables."""
+    """The ranks of one manifest, in its order, that are there and what they should be.
+
+    `tables_sha256` are those of the files of tables; `indices` say which of the archived targets these are, and
+    `lacking` why the others are none of them, by index.
+    """
 
     summaries: list[RankSummary]
     tables_sha256: list[str]
+    indices: list[int]
+    lacking: dict[int, Lack]
+    fetch_pattern: str | None
+
+
+class _Refused(Exception):
+    """Of one rank; it counts as lacking."""
+
+    def __init__(self, problem: str, shard: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem, self.shard = problem, shard
 
 
 class RankFolder:
@@ -100,80 +129,122 @@ class RankFolder:
         self._folder.put("manifest.json", encode(self._manifest))
 
     def load(self) -> Stored:
-        """Raises VerificationFailed where a rank is missing, damaged, of another capture, or was mapped otherwise."""
+        """What is there. A rank that is missing, damaged, or of another capture is lacking: no number of it is used.
+
+        Raises VerificationFailed where some ranks were mapped otherwise than others.
+        """
         raw = self._folder.get_all([f"{index}.json" for index in range(len(self._targets))])
-        files = [None if data is None else self._file(index, data) for index, data in enumerate(raw)]
-        self._refuse_missing(files)
-        known = [found for found in files if found is not None]
-        patterns = [found.fetch_pattern for found in known]
-        for index, pattern in enumerate(patterns):
-            if pattern != patterns[0]:
+        known: dict[int, tuple[RankFile, RankSummary]] = {}
+        refused: dict[int, _Refused] = {}
+        for index, data in enumerate(raw):
+            try:
+                if data is None:
+                    raise _Refused("was not analysed")
+                found = self._file(index, data)
+                known[index] = found, self._summary(index, found)
+            except _Refused as problem:
+                refused[index] = problem
+        patterns = {index: found.fetch_pattern for index, (found, _) in known.items()}
+        first = next(iter(patterns.values()), None)
+        for index, pattern in patterns.items():
+            if pattern != first:
                 raise self._again(
                     index,
-                    known[index].shard,
-                    f"was mapped with the fetch pattern {pattern!r}, others with {patterns[0]!r}",
+                    known[index][0].shard,
+                    f"was mapped with the fetch pattern {pattern!r}, others with {first!r}",
                 )
-        summaries = [self._summary(index, found) for index, found in enumerate(known)]
-        return Stored(summaries, [found.tables_sha256 for found in known])
+        like = next((found.shard for found, _ in known.values()), None)
+        told = self._told([index for index, data in enumerate(raw) if data is None])
+        lacking = {
+            index: Lack(told.get(index, problem.problem), self._shards([index], problem.shard or like))
+            for index, problem in refused.items()
+        }
+        return Stored(
+            [summary for _, summary in known.values()],
+            [found.tables_sha256 for found, _ in known.values()],
+            list(known),
+            lacking,
+            first,
+        )
 
-    def tables(self, stored: Stored) -> Iterator[TablePart]:
-        """The tables' parts of what `load` returned. Raises VerificationFailed."""
-        for first in range(0, len(self._targets), _BATCH):
-            indices = range(first, min(first + _BATCH, len(self._targets)))
+    def tables(self, stored: Stored) -> tuple[Stored, list[TablePart]]:
+        """The tables' parts of what `load` returned; ranks whose tables are missing or damaged are lacking, too."""
+        parts: dict[int, TablePart] = {}
+        lacking = dict(stored.lacking)
+        digests = dict(zip(stored.indices, stored.tables_sha256, strict=True))
+        for first in range(0, len(stored.indices), _BATCH):
+            indices = stored.indices[first : first + _BATCH]
             for index, data in zip(indices, self._folder.get_all([f"{i}.tables" for i in indices]), strict=True):
-                if data is None:
-                    raise self._again(index, None, "has no tables")
-                if _sha256(data) != stored.tables_sha256[index]:
-                    raise self._again(index, None, "has other tables than its summary states")
                 try:
-                    yield travel.from_bytes(data)
-                except ValueError as error:
-                    raise self._again(index, None, f"has tables that can't be read ({error})") from None
+                    parts[index] = _part(data, digests[index])
+                except _Refused as problem:
+                    lacking[index] = Lack(problem.problem, self._shards([index], None))
+        kept = [number for number, index in enumerate(stored.indices) if index in parts]
+        return Stored(
+            [stored.summaries[number] for number in kept],
+            [stored.tables_sha256[number] for number in kept],
+            [stored.indices[number] for number in kept],
+            dict(sorted(lacking.items())),
+            stored.fetch_pattern,
+        ), list(parts.values())
+
+    def refuse_none(self, stored: Stored) -> None:
+        """Raises VerificationFailed where not a single rank is there."""
+        if stored.indices:
+            return
+        missing = list(stored.lacking)
+        lack = stored.lacking[missing[0]]
+        names = ranges(rank for index in missing if (rank := self._targets[index].identity.rank) is not None)
+        raise VerificationFailed(
+            f"{who(self._targets[missing[0]])} of capture {self._manifest.capture.capture_id} {lack.problem}, and of "
+            f"{count(len(missing), 'rank')} (ranks {names}) there is no sound summary in {self.uri}. Run analyze_rank "
+            f"with shard {self._shards(missing, None)} again."
+        )
+
+    def note(self, index: int, problem: str) -> None:
+        """Keep why a rank could not be analysed, for the report of the others; never in the way of the error itself."""
+        with contextlib.suppress(SameshotError):
+            self._folder.put(f"{index}.error", problem.encode())
+
+    def _told(self, indices: list[int]) -> dict[int, str]:
+        """What `note` kept of these ranks."""
+        raw = self._folder.get_all([f"{index}.error" for index in indices])
+        return {
+            index: f"could not be analysed ({shortened(data.decode(errors='replace'))})"
+            for index, data in zip(indices, raw, strict=True)
+            if data
+        }
 
     def _file(self, index: int, data: bytes) -> RankFile:
+        """Raises _Refused, as `_summary` does."""
         try:
             found = msgspec.json.decode(data, type=RankFile)
         except msgspec.MsgspecError as error:
-            raise self._again(index, None, f"has no sound file ({error})") from None
+            raise _Refused(f"has no sound file ({error})") from None
         if found.schema != SCHEMA:
-            raise self._again(index, None, f"has a file of schema {found.schema}, this version reads {SCHEMA}")
+            raise _Refused(f"has a file of schema {found.schema}, this version reads {SCHEMA}")
         stated = (found.manifest_sha256, found.target_id)
         if stated != (self._manifest.sha256, self._targets[index].target_id):
-            raise self._again(index, found.shard, f"has the file of {found.target_id} of manifest {stated[0][:12]}")
+            raise _Refused(f"has the file of {found.target_id} of manifest {stated[0][:12]}", found.shard)
         return found
 
     def _summary(self, index: int, found: RankFile) -> RankSummary:
         data = bytes(found.summary)
         if _sha256(data) != found.summary_sha256:
-            raise self._again(index, found.shard, "has a summary that was changed after it was made")
+            raise _Refused("has a summary that was changed after it was made", found.shard)
         try:
             summary = msgspec.json.decode(data, type=RankSummary)
         except msgspec.MsgspecError as error:
-            raise self._again(index, found.shard, f"has no sound summary ({error})") from None
+            raise _Refused(f"has no sound summary ({error})", found.shard) from None
         if summary.schema != RANK_SCHEMA:
-            raise self._again(
-                index, found.shard, f"has a summary of schema {summary.schema}, this version reads {RANK_SCHEMA}"
-            )
+            raise _Refused(f"has a summary of schema {summary.schema}, this version reads {RANK_SCHEMA}", found.shard)
         artifact = self._targets[index].artifact
         if artifact is None or (summary.target_id, summary.trace.raw_sha256) != (
             self._targets[index].target_id,
             artifact.raw_sha256,
         ):
-            raise self._again(index, found.shard, "has the summary of another trace")
+            raise _Refused("has the summary of another trace", found.shard)
         return summary
-
-    def _refuse_missing(self, files: Sequence[RankFile | None]) -> None:
-        missing = [index for index, found in enumerate(files) if found is None]
-        if not missing:
-            return
-        shard = next((found.shard for found in files if found is not None), None)
-        told = self._shards(missing, shard)
-        names = ranges(rank for index in missing if (rank := self._targets[index].identity.rank) is not None)
-        others = f" Of {len(missing)} ranks there is none (ranks {names})." if len(missing) > 1 else ""
-        raise VerificationFailed(
-            f"There is no summary of {who(self._targets[missing[0]])} of capture {self._manifest.capture.capture_id} "
-            f"in {self.uri}.{others} Run analyze_rank with shard {told} again; the other summaries are kept."
-        )
 
     def _again(self, index: int, shard: str | None, problem: str) -> VerificationFailed:
         return VerificationFailed(
@@ -186,6 +257,17 @@ class RankFolder:
         n = int(like.partition("/")[2]) if like is not None else len(shards(len(self._targets)))
         found = sorted({index % n for index in indices})
         return ", ".join(f"{i}/{n}" for i in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+
+
+def _part(data: bytes | None, sha256: str) -> TablePart:
+    if data is None:
+        raise _Refused("has no tables")
+    if _sha256(data) != sha256:
+        raise _Refused("has other tables than its summary states")
+    try:
+        return travel.from_bytes(data)
+    except ValueError as error:
+        raise _Refused(f"has tables that can't be read ({error})") from None
 
 
 def kept_manifest(results: Folder, manifest_sha256: str) -> Manifest | None:

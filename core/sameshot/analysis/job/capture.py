@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sameshot.analysis.results import (
+    NOT_ANALYSED,
     CaptureInfo,
     MissingRank,
     RankSummary,
@@ -31,8 +34,14 @@ def capture_info(manifest: Manifest, location: str) -> CaptureInfo:
     )
 
 
-def missing_ranks(manifest: Manifest, analysed: set[str]) -> tuple[MissingRank, ...]:
-    """Failed targets, archived ones that were not analysed, and ranks of the world that no target stands for."""
+def missing_ranks(
+    manifest: Manifest, analysed: set[str], why: Mapping[str, str] | None = None
+) -> tuple[MissingRank, ...]:
+    """Failed targets, archived ones that were not analysed, and ranks of the world that no target stands for.
+
+    `why` says of targets that have a trace, by id, what is known of why they were not analysed.
+    """
+    known = why or {}
     found = []
     for target in manifest.targets:
         if target.target_id in analysed:
@@ -43,8 +52,10 @@ def missing_ranks(manifest: Manifest, analysed: set[str]) -> tuple[MissingRank, 
                 rank=target.identity.rank,
                 target_id=target.target_id,
                 where=where(target.identity),
-                reason=failure.reason.value if failure is not None else "NOT_ANALYSED",
-                detail=failure.detail if failure is not None else "Its trace is in the manifest but was not analysed.",
+                reason=failure.reason.value if failure is not None else NOT_ANALYSED,
+                detail=failure.detail
+                if failure is not None
+                else known.get(target.target_id, "Its trace is in the manifest but was not analysed."),
             )
         )
     named = {target.identity.rank for target in manifest.targets}

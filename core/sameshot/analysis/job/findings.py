@@ -56,7 +56,7 @@ def _missing(summary: Summary) -> Iterator[Finding]:
         yield Finding(
             FindingKind.MISSING_RANKS,
             f"{len(summary.missing)} of {count(summary.expected_ranks, 'rank')} "
-            f"{'has' if len(summary.missing) == 1 else 'have'} no verified trace: {names}; "
+            f"{'has' if len(summary.missing) == 1 else 'have'} {summary.lacks}: {names}; "
             f"all numbers rest on the other {summary.analysed_ranks}",
         )
 

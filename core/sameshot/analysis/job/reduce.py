@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -37,15 +37,22 @@ from sameshot.manifest import Manifest
 _MOST_ROWS = 1_000
 
 
-def reduce_ranks(manifest: Manifest, summaries: list[RankSummary], *, location: str = "") -> Summary:
+def reduce_ranks(
+    manifest: Manifest,
+    summaries: list[RankSummary],
+    *,
+    location: str = "",
+    not_analysed: Mapping[str, str] | None = None,
+) -> Summary:
     """Compare the ranks of one capture.
 
     Ranks of the manifest for which no summary is given are missing; so are those that it lists as failed.
-    `location` only says in the report where the manifest was read.
+    `location` only says in the report where the manifest was read, `not_analysed` (by target id) why a target that
+    has a trace is missing.
     """
     ranks = sorted(summaries, key=lambda s: (s.identity.rank is None, s.identity.rank or 0, s.target_id))
     targets = {target.target_id: target for target in manifest.targets}
-    missing = missing_ranks(manifest, {rank.target_id for rank in ranks})
+    missing = missing_ranks(manifest, {rank.target_id for rank in ranks}, not_analysed)
     common = _common_window(ranks, None)
     # Windows that share no time by one clock share none; by the clocks of several hosts, collectives have to tell.
     several = len({host_of(rank) for rank in ranks}) > 1

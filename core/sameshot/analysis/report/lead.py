@@ -26,7 +26,7 @@ def missing(view: View) -> Notice | None:
     kept, left_out = most(summary.missing, what="ranks")
     return Notice(
         "missing",
-        f"{number} of {count(summary.expected_ranks, 'rank')} {'has' if number == 1 else 'have'} no verified trace.",
+        f"{number} of {count(summary.expected_ranks, 'rank')} {'has' if number == 1 else 'have'} {summary.lacks}.",
         f"Everything below rests on the other {summary.analysed_ranks}.",
         (
             Table(

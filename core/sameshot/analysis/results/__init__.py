@@ -35,6 +35,7 @@ from sameshot.analysis.results.device import (
 )
 from sameshot.analysis.results.host import DataWait, Part, PartTimes, Pause, StepMethod, Steps, Timeline
 from sameshot.analysis.results.job import (
+    NOT_ANALYSED,
     SUMMARY_SCHEMA,
     CaptureInfo,
     Finding,
@@ -48,6 +49,7 @@ from sameshot.analysis.results.late import Cause, Lateness, LateRank, Lost, Mome
 from sameshot.analysis.results.rank import RANK_SCHEMA, RankSummary, TraceFacts
 
 __all__ = [
+    "NOT_ANALYSED",
     "RANK_SCHEMA",
     "SUMMARY_SCHEMA",
     "Alignment",

@@ -62,8 +62,12 @@ class CaptureInfo(msgspec.Struct, frozen=True, rename=ns("asked_window")):
     frozen_at: str | None
 
 
+NOT_ANALYSED = "NOT_ANALYSED"
+"""The reason of a rank that has a verified trace and no summary."""
+
+
 class MissingRank(msgspec.Struct, frozen=True):
-    """A rank of the job without a verified trace, and why."""
+    """A rank of the job without a verified trace, or (`NOT_ANALYSED`) without an analysis of it, and why."""
 
     rank: int | None
     target_id: str
@@ -181,3 +185,11 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, rename=ns("common_windo
     def missing_ranks(self) -> tuple[str, ...]:
         """Names of the ranks without a trace; not empty means that the answer is partial."""
         return tuple(m.target_id if m.rank is None else f"rank {m.rank}" for m in self.missing)
+
+    @property
+    def lacks(self) -> str:
+        """What the missing ranks do not have, for `2 ranks have …`."""
+        unread = sum(m.reason == NOT_ANALYSED for m in self.missing)
+        if not unread:
+            return "no verified trace"
+        return "not been analysed" if unread == len(self.missing) else "no verified trace, or were not analysed"

@@ -132,7 +132,8 @@ def previous(
 def earlier(
     among: Iterable[HistoryRow], of: HistoryRow | tuple[str, str], *, accept_partial: bool = False
 ) -> list[HistoryRow]:
-    """The earlier captures that succeeded, or are partial where that is accepted, the latest first.
+    """The earlier captures that succeeded and were analysed as a whole, the latest first; with `accept_partial` also
+    those that are partial, or of which not all ranks could be analysed.
 
     Earlier are rows that were captured before `of` (of the same moment: those with a smaller id). `of` is a row, and
     then only its own series counts, or `(captured_at, capture_id)` of a capture in the series of `among`. A capture is
@@ -141,6 +142,8 @@ def earlier(
     usable = {Outcome.SUCCEEDED, Outcome.PARTIAL} if accept_partial else {Outcome.SUCCEEDED}
     key = of.key if isinstance(of, HistoryRow) else (canonical(of[0]), of[1])
     found = [row for row in among if row.key < key and row.outcome in usable and row.capture_id != key[1]]
+    if not accept_partial:
+        found = [row for row in found if row.analysed_ranks >= row.expected_ranks]
     if isinstance(of, HistoryRow):
         found = [row for row in found if (row.namespace, row.series) == (of.namespace, of.series)]
     return sorted(found, key=lambda row: row.key, reverse=True)
