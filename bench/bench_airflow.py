@@ -34,7 +34,6 @@ REPO = Path(__file__).resolve().parent.parent
 DAGS = sorted((REPO / "dags").glob("*.py"))
 ROUNDS = 5
 LIMIT_S = 0.3
-HEAVY = ("grpc", "google.protobuf", "numpy", "pyarrow", "obstore", "pandas", "torch")
 EMPTY = """
 from airflow.sdk import DAG, task
 
@@ -72,6 +71,9 @@ def import_provider() -> None:
     from airflow.sdk import DAG, Asset, BaseHook, BaseOperator, BaseSensorOperator, task  # noqa: F401
     from airflow.triggers.base import BaseTrigger  # noqa: F401
 
+    sys.path[:0] = [str(REPO / "tests" / "support")]
+    from heavy import heavy_since
+
     folder = REPO / "plugins" / "airflow"
     paths = sorted(path for path in folder.rglob("*.py") if path.name != "__init__.py")
     before = set(sys.modules)
@@ -79,7 +81,7 @@ def import_provider() -> None:
     for path in paths:
         importlib.import_module(".".join(path.relative_to(folder).with_suffix("").parts))
     took = time.process_time() - began
-    print(json.dumps([took, len(paths), [heavy for heavy in HEAVY if heavy in sys.modules and heavy not in before]]))
+    print(json.dumps([took, len(paths), heavy_since(before)]))
 
 
 def fresh(environment: dict[str, str], *arguments: str) -> Any:

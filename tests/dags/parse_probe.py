@@ -19,17 +19,9 @@ from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.utils.dag_version_inflation_checker import check_dag_file_stability
 
-HEAVY = (
-    "grpc",
-    "google.protobuf",
-    "numpy",
-    "pyarrow",
-    "obstore",
-    "jinja2.nativetypes",
-    "torch",
-    "pandas",
-    "asyncio.base",
-)
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from heavy import heavy_since
+
 REFUSED = (
     "socket.connect",
     "socket.bind",
@@ -69,8 +61,7 @@ def main() -> None:
     parse(empty)
     before = set(sys.modules)
     parsed = {Path(file).stem: parse(file) for file in files}
-    heavy = sorted(name for name in HEAVY if name in sys.modules and name not in before)
-    print(json.dumps({"tried": tried, "heavy": heavy, "parsed": parsed}, default=str))
+    print(json.dumps({"tried": tried, "heavy": heavy_since(before), "parsed": parsed}, default=str))
 
 
 if __name__ == "__main__":
