@@ -43,6 +43,7 @@ from sameshot.model import CaptureState, Outcome
 from sameshot.steps.archive import decoded, read_manifest
 from sameshot.steps.cancel import end
 from sameshot.steps.follow import Seen, archived, follow
+from sameshot.steps.kept import USABLE, kept
 from sameshot.steps.patience import patiently
 from sameshot.steps.places import shards
 from sameshot.steps.preflight import (
@@ -77,7 +78,6 @@ CANCEL_ALLOWANCE_S = 30.0
 
 _ANSWER_S = 10.0  # of a coordinator that need not be there
 _LOOK_S = 5.0  # for the archive, beside the deadline
-_USABLE = (CaptureState.SUCCEEDED, CaptureState.PARTIAL)
 
 
 # ---- the beginning
@@ -109,7 +109,14 @@ async def begin(request: CaptureRequest, progress: Say | None = None) -> Capture
                 progress(f"Found the capture of {_time(view)} again (same request key): {view.capture_id}.")
             return view
 
-    return await patiently(attempt)
+    try:
+        return await patiently(attempt)
+    except (NoSuchJob, Unreachable):
+        if (there := await kept(request)) is None:
+            raise
+    if progress is not None:
+        progress(f"Found the capture of {_time(there)} in the archive (same request key): {there.capture_id}.")
+    return there
 
 
 def _time(view: CaptureView) -> str:
@@ -152,7 +159,7 @@ async def _known(client: AsyncClient, request: CaptureRequest) -> CaptureView | 
         return None
     if wrong := other_job(request, view.job):
         raise wrong
-    return view if not view.state.terminal or view.state in _USABLE else None
+    return view if not view.state.terminal or view.state in USABLE else None
 
 
 # ---- the end
