@@ -114,6 +114,40 @@ def test_a_template_that_says_nonsense_fails_for_good_and_names_the_option(job: 
     assert not job.captures()
 
 
+def test_what_a_mapped_task_is_given_fails_for_good_if_it_is_nonsense_and_names_the_option(job: FakeJob) -> None:
+    from airflow.sdk import DAG
+
+    from sameshot_airflow.operators.capture import SameshotCaptureOperator
+
+    with DAG("profile", schedule=None):
+        mapped = SameshotCaptureOperator.partial(task_id="capture", retries=2).expand(duration=["1s", "soon"])
+    for index, state in ((0, "deferred"), (1, "failed")):
+        task = Instance(mapped.unmap({"duration": ["1s", "soon"][index]}), max_tries=2, map_index=index)
+        ended = task.run()
+        assert ended.state == state
+    assert "duration: 'soon' is not a duration" in str(ended.error)
+    assert len(job.captures()) == 1
+
+
+@pytest.mark.parametrize("name", ["1e3", "0x10", "True", "[1]"])
+@pytest.mark.parametrize("option", ["job", "uid"])
+def test_a_name_that_native_rendering_takes_for_a_value_is_an_error_and_never_another_name(
+    job: FakeJob, name: str, option: str
+) -> None:
+    from airflow.sdk import DAG
+
+    from sameshot_airflow.operators.capture import SameshotCaptureOperator
+
+    with DAG("profile", schedule=None, render_template_as_native_obj=True, params={"name": name}):
+        task = SameshotCaptureOperator(task_id="capture", retries=2, **{option: "{{ params.name }}"})
+        quoted = SameshotCaptureOperator(task_id="quoted", retries=2, **{option: "'{{ params.name }}'"})
+    ended = Instance(task, max_tries=2).run()
+    assert ended.state == "failed"
+    assert str(ended.error).startswith(f"{option}: ")
+    assert "quotes around it keep the text" in str(ended.error)
+    assert f"and {option} {name} was asked for" in str(Instance(quoted, max_tries=2).run().error)  # the very name
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

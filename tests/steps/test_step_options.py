@@ -88,6 +88,20 @@ def test_what_is_no_flag_is_named(value: object) -> None:
 )
 def test_texts_or_none(value: object, expected: str | None) -> None:
     assert options.text(value) == expected
+    assert options.label(value) == expected
+
+
+def test_a_commit_of_digits_is_a_text() -> None:
+    assert options.text(1234567, "commit") == "1234567"
+    with pytest.raises(InvalidSpec, match=r"^job: 16 is a int, not a text"):  # 0x10, maybe
+        options.label(16, "job")
+
+
+@pytest.mark.parametrize("value", [1000.0, float("inf"), True, [1], {"a": 1}, b"x"])
+def test_what_is_no_text_is_named(value: object) -> None:
+    for read in (options.text, options.label):
+        with pytest.raises(InvalidSpec, match=r"^commit: .* not a text"):
+            read(value, "commit")
 
 
 @pytest.mark.parametrize(

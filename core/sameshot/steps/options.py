@@ -56,11 +56,23 @@ def flag(value: object, name: str = "") -> bool:
     return found
 
 
-def text(value: object) -> str | None:
-    """A text, or None where it says nothing."""
-    if value is None or str(value).strip().lower() in _NOTHING:
+def text(value: object, name: str = "") -> str | None:
+    """A text, or None where it says nothing. A whole number is taken for its digits (a commit may look like one); any
+    other value is an error, as the text that it was before a template engine read it is lost. Raises InvalidSpec."""
+    return label(str(value) if isinstance(value, int) and not isinstance(value, bool) else value, name)
+
+
+def label(value: object, name: str = "") -> str | None:
+    """A name, exactly: what a template engine made a number of (`1e3`, `0x10`) was another one. None where the text
+    says nothing. Raises InvalidSpec."""
+    if value is None or (isinstance(value, str) and value.strip().lower() in _NOTHING):
         return None
-    return str(value).strip()
+    if isinstance(value, str):
+        return value.strip()
+    raise InvalidSpec(
+        f"{_the(name)}{value!r} is a {type(value).__name__}, not a text. A template that is rendered as a native "
+        "object takes texts for numbers or lists; quotes around it keep the text: \"'{{ … }}'\"."
+    )
 
 
 def words(value: object, name: str = "") -> tuple[str, ...]:

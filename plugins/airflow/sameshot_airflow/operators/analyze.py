@@ -91,7 +91,7 @@ class SameshotAnalyzeRankOperator(FinishedCaptureOperator):
                 self.shard,
                 self.where_results_go(),
                 expected_sha256=digest,
-                fetch_pattern=options.text(self.fetch_pattern),
+                fetch_pattern=options.text(self.fetch_pattern, "fetch_pattern"),
                 progress=self.progress(),
             )
         self.log.info("Ranks %s: %s Kept below %s.", result.ranks or "unknown", result.message, result.summaries_uri)
@@ -129,8 +129,8 @@ class _ReportingOperator(FinishedCaptureOperator):
         return {
             "min_ranks": options.whole(self.min_ranks, "min_ranks"),
             "history": options.flag(self.history, "history"),
-            "image": options.text(self.image),
-            "commit": options.text(self.commit),
+            "image": options.text(self.image, "image"),
+            "commit": options.text(self.commit, "commit"),
             "progress": self.progress(),
         }
 
@@ -200,7 +200,7 @@ class SameshotAnalyzeOperator(_ReportingOperator):
                 self.where_results_go(),
                 expected_sha256=digest,
                 workers=self.workers,
-                fetch_pattern=options.text(self.fetch_pattern),
+                fetch_pattern=options.text(self.fetch_pattern, "fetch_pattern"),
                 **self.options(),
             )
         return self.conclude(context, result)

@@ -179,7 +179,7 @@ class SameshotCaptureOperator(BaseOperator):
         from sameshot.client.wire import os_user
         from sameshot_airflow.hooks.sameshot import SameshotHook
 
-        hook, job = SameshotHook(self.sameshot_conn_id), options.text(self.job)
+        hook, job = SameshotHook(self.sameshot_conn_id), options.label(self.job, "job")
         return self._asked(
             {name: getattr(self, name) for name in _OPTIONS},
             address=hook.address(job),
@@ -194,8 +194,8 @@ class SameshotCaptureOperator(BaseOperator):
             seconds = min(seconds, self.execution_timeout.total_seconds())
         return CaptureRequest(
             spec=options.capture_spec(**{name: given[name] for name in _SPEC if name in given}),
-            job=options.text(given.get("job")),
-            uid=options.text(given.get("uid")),
+            job=options.label(given.get("job"), "job"),
+            uid=options.label(given.get("uid"), "uid"),
             attempt=options.whole(given.get("attempt"), "attempt"),
             min_ranks=options.whole(given.get("min_ranks"), "min_ranks"),
             if_unavailable=_action(given.get("if_unavailable", "fail"), "if_unavailable"),

@@ -101,7 +101,7 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
                 manifest_uri,
                 self.where_results_go(),
                 expected_sha256=digest,
-                before=options.text(self.before),
+                before=options.text(self.before, "before"),
                 accept_partial=options.whole(self.min_ranks, "min_ranks") is not None,
                 threshold=_share(self.threshold),
                 progress=self.progress(),

@@ -103,12 +103,12 @@ class SameshotJobSensor(BaseSensorOperator):
         """Which job is meant; nothing is captured. Raises UsageError."""
         from sameshot_airflow.hooks.sameshot import SameshotHook
 
-        hook, job = SameshotHook(self.sameshot_conn_id), options.text(self.job)
+        hook, job = SameshotHook(self.sameshot_conn_id), options.label(self.job, "job")
         return CaptureRequest(
             address=hook.address(job),
             request_key=request_key(context),
             job=job,
-            uid=options.text(self.uid),
+            uid=options.label(self.uid, "uid"),
             attempt=options.whole(self.attempt, "attempt"),
             caller=hook.caller,
             if_unavailable=Action.WAIT,
