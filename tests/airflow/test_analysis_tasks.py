@@ -207,6 +207,31 @@ def test_without_a_capture_the_task_is_skipped(results: str, operator: Any) -> N
         run(task)
 
 
+@pytest.mark.parametrize("write", [str, json.dumps], ids=["as Jinja does", "JSON"])
+def test_a_template_may_bring_the_capture_as_a_text(tmp_path: Path, results: str, write: Any) -> None:
+    """`{{ ti.xcom_pull(…) }}` is rendered to one, unless the DAG renders native objects."""
+    text = write(result_of(capture(tmp_path, "c-1", ranks=2)))
+    assert run(SameshotShardsOperator(task_id="s", capture=text)) == ["0/2", "1/2"]
+    found = from_builtins(
+        run(SameshotAnalyzeRankOperator(task_id="r", capture=text, shard="1/2", results_uri=results)), RankResult
+    )
+    assert found.ranks == "1"
+
+
+@pytest.mark.parametrize("text", ["None", "", " null "])
+@pytest.mark.parametrize("operator", [SameshotShardsOperator, *FINISHED])
+def test_a_template_that_found_none_skips(operator: Any, text: str) -> None:
+    with pytest.raises(AirflowSkipException, match="left no result"):
+        run(operator(task_id="t", capture=text))
+
+
+@pytest.mark.parametrize("text", ["s3://traces/manifest.json", "{'a': ", "[1]", 7, {"shards": 5}])
+@pytest.mark.parametrize("operator", [SameshotShardsOperator, *FINISHED])
+def test_what_is_no_capture_fails_for_good_and_names_the_option(operator: Any, text: Any) -> None:
+    with pytest.raises(AirflowFailException, match=r"^capture: .* is not what a capture task returns"):
+        run(operator(task_id="t", capture=text))
+
+
 @pytest.mark.parametrize("operator", FINISHED)
 def test_a_capture_without_a_published_manifest_fails(results: str, operator: Any) -> None:
     lost = to_builtins(CaptureResult(capture_id="c-9", message="It is not over.", exit_code=75))

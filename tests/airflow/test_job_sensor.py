@@ -92,6 +92,35 @@ def test_where_no_triggerer_runs_the_scheduler_ends_the_wait(job: FakeJob, soft:
     assert task.run(next_method="__fail__", next_kwargs={"error": "Trigger timeout"}).state == state
 
 
+@pytest.mark.parametrize("deferrable", [True, False])
+@pytest.mark.parametrize(
+    ("options", "state"),
+    [({}, "failed"), ({"soft_fail": True}, "skipped"), ({"never_fail": True}, "skipped")],
+    ids=["hard", "soft", "never"],
+)
+def test_what_can_not_be_asked_at_all_fails_or_skips_as_sensors_do(
+    job: FakeJob, deferrable: bool, options: dict[str, bool], state: str
+) -> None:
+    ended = Instance(sensor(attempt="{{ 'last' }}", deferrable=deferrable, **options), max_tries=2).run()
+    assert ended.state == state
+
+
+def test_a_first_look_that_breaks_is_the_triggerers_to_repeat_with_silent_fail(
+    job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Any, context: Any) -> bool:
+        raise OSError("a worker without a network")
+
+    for options, state in (
+        ({}, "up_for_retry"),
+        ({"never_fail": True}, "skipped"),
+        ({"silent_fail": True}, "deferred"),
+    ):
+        task = sensor(**options)
+        monkeypatch.setattr(type(task), "poke", broken)
+        assert Instance(task, max_tries=2).run().state == state
+
+
 def test_without_deferral_it_pokes(job: FakeJob) -> None:
     armed, job.agent.workers = job.agent.workers, []
     threading.Timer(0.5, lambda: setattr(job.agent, "workers", armed)).start()

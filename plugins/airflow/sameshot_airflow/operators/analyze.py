@@ -25,7 +25,7 @@ from airflow.sdk import BaseOperator
 from sameshot.steps import options
 from sameshot_airflow.compat import AirflowSkipException
 from sameshot_airflow.links import SameshotManifestLink, SameshotReportLink
-from sameshot_airflow.operators.base import FinishedCaptureOperator, typed_failures
+from sameshot_airflow.operators.base import FinishedCaptureOperator, capture_of, typed_failures
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -49,11 +49,7 @@ class SameshotShardsOperator(BaseOperator):
         self.capture = capture
 
     def execute(self, context: Context) -> list[str]:
-        from sameshot.steps.results import CaptureResult, from_builtins
-
-        if self.capture is None:
-            raise AirflowSkipException("There is no capture to analyse: the task that makes it left no result.")
-        found = from_builtins(self.capture, CaptureResult)
+        found = capture_of(self.capture)
         if not found.shards:
             raise AirflowSkipException(f"The capture has no traces to analyse: {found.message or found.outcome}")
         return list(found.shards)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,7 +17,7 @@ from sameshot_airflow.failures import failure
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from sameshot.steps.results import Result
+    from sameshot.steps.results import CaptureResult, Result
 
 DEFAULT_CONN_ID = "sameshot_default"
 
@@ -64,11 +66,7 @@ class FinishedCaptureOperator(BaseOperator):
             if not self.manifest_uri:
                 raise AirflowFailException(f"{self.task_id}: the template of `manifest_uri` gave an empty text.")
             return self.manifest_uri, self.manifest_sha256 or None
-        from sameshot.steps.results import CaptureResult, from_builtins
-
-        if self.capture is None:
-            raise AirflowSkipException("There is no capture to look at: the task that makes it left no result.")
-        found = from_builtins(self.capture, CaptureResult)
+        found = capture_of(self.capture)
         if found.skipped:
             raise AirflowSkipException(f"There is no capture to look at: {found.message}")
         if not found.manifest_uri:
@@ -101,6 +99,33 @@ class FinishedCaptureOperator(BaseOperator):
 
         if self.do_xcom_push:
             context["ti"].xcom_push(key="return_value", value=to_builtins(result))
+
+
+def capture_of(given: Any) -> CaptureResult:
+    """What an option `capture` says: a result as a dict, or the text that a template made of one. Skips where the task
+    that makes it left none, and fails for good where it is no such result."""
+    from sameshot.steps.results import CaptureResult, from_builtins
+
+    value = _read(given) if isinstance(given, str) else given
+    if value is None:
+        raise AirflowSkipException("There is no capture to look at: the task that makes it left no result.")
+    try:
+        return from_builtins(value, CaptureResult)
+    except (TypeError, ValueError) as error:  # msgspec's is a ValueError
+        raise AirflowFailException(
+            f"capture: {str(given)[:80]!r} is not what a capture task returns ({error}). Give it the task's output, "
+            "`capture.output`, or a template for that."
+        ) from error
+
+
+def _read(text: str) -> Any:
+    """A dict as Jinja writes it, or as JSON."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text.strip())
+        except (ValueError, SyntaxError):
+            continue
+    return None if text.strip() in ("", "None") else text
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from airflow.sdk import BaseSensorOperator
 from sameshot.errors import DeadlinePassed, SameshotError
 from sameshot.steps import options
 from sameshot.steps.request import Action, CaptureRequest
-from sameshot_airflow.compat import AirflowSensorTimeout
+from sameshot_airflow.compat import AirflowFailException, AirflowSensorTimeout, AirflowSkipException
 from sameshot_airflow.failures import failure, recalled
 from sameshot_airflow.keys import request_key
 
@@ -66,7 +66,7 @@ class SameshotJobSensor(BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         if not self.deferrable:
             return super().execute(context)
-        if self.poke(context):
+        if self._first_look(context):
             return None
         from sameshot.steps.results import to_builtins
         from sameshot_airflow.settle import backstop
@@ -81,6 +81,22 @@ class SameshotJobSensor(BaseSensorOperator):
             timeout=backstop(deadline),
         )
         return None
+
+    def _first_look(self, context: Context) -> bool:
+        """A poke, with what `soft_fail`, `never_fail` and `silent_fail` make of its failure in all sensors."""
+        try:
+            return self.poke(context)
+        except AirflowFailException as error:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
+        except Exception as error:
+            if self.silent_fail:
+                self.log.exception("The first look failed; the triggerer goes on.")
+                return False
+            if self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
 
     def execute_complete(self, context: Context, event: Event) -> None:
         if event["kind"] == "ready":
