@@ -72,6 +72,38 @@ def test_so_does_a_mapped_one(dag: Any) -> None:
     assert task.expand_input.value == {"job": ["bert", "gpt"]}
 
 
+def test_mapped_captures_have_their_edge_to_the_assets_in_the_ui() -> None:
+    from airflow.sdk import DAG
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from sameshot_airflow.decorators.capture import sameshot_capture_task
+    from sameshot_airflow.operators.capture import SameshotCaptureOperator
+
+    def chosen(job: str) -> dict[str, object]:
+        return {"job": job}
+
+    with DAG("operator", schedule=None) as plain:
+        SameshotCaptureOperator.partial(task_id="each").expand(job=["bert", "gpt"])
+    with DAG("decorator", schedule=None) as decorated:
+        sameshot_capture_task(task_id="each")(chosen).expand(job=["bert", "gpt"])
+    for dag in (plain, decorated):
+        (edge,) = DagSerialization.to_dict(dag)["dag"]["dag_dependencies"]
+        assert (edge["source"], edge["target"], edge["label"]) == (dag.dag_id, "asset-alias", "sameshot_captures")
+
+
+def test_outlets_of_a_mapped_task_are_kept_beside_ours() -> None:
+    from airflow.sdk import DAG, Asset
+
+    from sameshot_airflow.assets import captures
+    from sameshot_airflow.operators.capture import SameshotCaptureOperator
+
+    with DAG("mapped", schedule=None):
+        mine = SameshotCaptureOperator.partial(task_id="each", outlets=[Asset("mine")]).expand(job=["bert"])
+        once = SameshotCaptureOperator.partial(task_id="once", outlets=[captures()]).expand(job=["bert"])
+    assert [outlet.name for outlet in mine.outlets] == ["mine", "sameshot_captures"]
+    assert [outlet.name for outlet in once.outlets] == ["sameshot_captures"]
+
+
 def test_and_a_decorated_one(dag: Any) -> None:
     task = serialized(dag).get_task("chosen")
     assert task.operator_name == "@task.sameshot_capture"

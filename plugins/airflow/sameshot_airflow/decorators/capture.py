@@ -18,7 +18,7 @@ from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_d
 from airflow.sdk.definitions.context import context_merge
 
 from sameshot_airflow.compat import AirflowFailException, determine_kwargs
-from sameshot_airflow.operators.capture import SameshotCaptureOperator
+from sameshot_airflow.operators.capture import SameshotCaptureOperator, announcing
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -81,5 +81,5 @@ def sameshot_capture_task(
         python_callable=python_callable,
         multiple_outputs=False,
         decorated_operator_class=SameshotCaptureDecoratedOperator,
-        **kwargs,
+        **announcing(kwargs),
     )

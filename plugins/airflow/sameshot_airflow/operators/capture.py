@@ -22,6 +22,7 @@ from sameshot_airflow.links import SameshotManifestLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
     from sameshot.client import CaptureView
     from sameshot.steps.results import CaptureResult
@@ -97,9 +98,7 @@ class SameshotCaptureOperator(BaseOperator):
         deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
-        outlets, every = _listed(kwargs.get("outlets")), captures()
-        kwargs["outlets"] = outlets if every in outlets else [*outlets, every]
-        super().__init__(**kwargs)
+        super().__init__(**announcing(kwargs))
         self.job = job
         self.duration = duration
         self.activities = activities
@@ -118,7 +117,14 @@ class SameshotCaptureOperator(BaseOperator):
         self._request: CaptureRequest | None = None
         self._capture_id = ""
         self._killed = False
-        self._check_literals()
+        if not getattr(self, "_BaseOperator__from_mapped", False):  # then `execute` says it, and for good
+            self._check_literals()
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
+        """For `.expand`; with the outlet that a task which isn't mapped gets when it is made, so that the UI knows."""
+        made: OperatorPartial = super().partial(**announcing(kwargs))
+        return made
 
     # ---- the task's life
 
@@ -327,6 +333,12 @@ class SameshotCaptureOperator(BaseOperator):
 
         assert self._request is not None
         self.log.info(asyncio.run(cancelled(self._request, self._capture_id, wait_s)))
+
+
+def announcing(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A task's arguments, with the outlet of all captures beside the user's own."""
+    outlets, every = _listed(kwargs.get("outlets")), captures()
+    return {**kwargs, "outlets": outlets if every in outlets else [*outlets, every]}
 
 
 def _action(value: object, name: str) -> Action:
