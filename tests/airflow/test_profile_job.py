@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, TaskGroup, task_group
+from airflow.sdk import DAG, Asset, TaskGroup, task_group
 from dag_file import DagRun, dag_file, run_dag
 from live import running_job
 
@@ -119,6 +119,48 @@ def test_options_reach_the_tasks_that_they_are_for() -> None:
     assert {(each.retries, each.pool) for each in group} == {(5, "profiling")}
 
 
+def test_only_where_some_ranks_are_enough_the_report_waits_for_no_analysis_to_succeed() -> None:
+    """`all_done_min_one_success`: a skipped capture skips it, a failed one leaves it not run."""
+    with DAG("lenient", schedule=None) as dag:
+        profile_job("all", group_id="all", compare_threshold=0.1)
+        profile_job("some", group_id="some", min_ranks=3, compare_threshold=0.1)
+        profile_job("one", group_id="one", min_ranks=3, fan_out=False)
+    again = stored(dag)
+    rules = {each: str(again.get_task(each).trigger_rule) for each in again.task_ids}
+    assert {each for each, rule in rules.items() if rule != "all_success"} == {"some.reduce"}
+    assert rules["some.reduce"] == "all_done_min_one_success"
+
+
+def test_how_tasks_are_run_holds_for_all_of_the_group() -> None:
+    def told(context: Any) -> None:
+        pass
+
+    with DAG("run", schedule=None):
+        group = profile_job(
+            "bert",
+            compare_threshold=0.1,
+            retries=5,
+            pool="x",
+            queue="gpu",
+            on_failure_callback=told,
+            outlets=[Asset("mine")],
+            default_args={"retries": 1, "owner": "ana"},
+        )
+        whole = profile_job("bert", group_id="whole", fan_out=False, retries=5)
+        each = profile_jobs(["bert"], retries=5)
+    assert len(list(group)) == 5
+    assert {(task.retries, task.pool, task.queue, task.owner) for task in group} == {(5, "x", "gpu", "ana")}
+    assert all(task.on_failure_callback == [told] for task in group)
+    assert {task.retries for task in [*whole, *(task for inner in each for task in inner)]} == {5}
+    assert [bool(task.outlets) for task in group] == [True, False, False, False, False]  # what is made is the capture's
+    assert group.capture.outlets[0].name == "mine"
+
+
+def test_what_each_task_must_have_of_its_own_is_refused_for_the_group() -> None:
+    with DAG("refused", schedule=None), pytest.raises(ValueError, match=r"^trigger_rule: each task .* has its own"):
+        profile_job("bert", trigger_rule="all_done")
+
+
 def test_all_tasks_after_the_capture_get_its_manifest_and_digest_together() -> None:
     with DAG("digest", schedule=None):
         group = profile_job("bert", compare_threshold=0.1)
@@ -199,6 +241,8 @@ from sameshot_airflow.task_groups import profile_job, profile_jobs
 with DAG("no_jobs", schedule=None, default_args={"retries": 0}) as no_jobs:
     profile_job("ended", group_id="lenient", if_unavailable="skip", compare_threshold=0.1)
     profile_job("ended", group_id="strict", compare_threshold=0.1)
+    profile_job("ended", group_id="some_lenient", if_unavailable="skip", compare_threshold=0.1, min_ranks=1)
+    profile_job("ended", group_id="some_strict", compare_threshold=0.1, min_ranks=1)
 
 with DAG("nobody", schedule=None, default_args={"retries": 0}) as nobody:
     @task
@@ -206,6 +250,24 @@ with DAG("nobody", schedule=None, default_args={"retries": 0}) as nobody:
         return []
 
     profile_jobs(find())
+"""
+
+ONE_RANK_FAILS = """
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+from sameshot_airflow.task_groups import profile_job
+
+OPTIONS = {"duration": "500ms", "warmup": "0s", "activities": ["cpu"], "timeout": "90s", "compare_threshold": 5.0}
+
+def killed(context):
+    ti = context["ti"]
+    if ti.task_id.endswith(".analyze") and ti.map_index == 1:
+        raise AirflowFailException("out of memory")
+
+for name, min_ranks in (("enough", 1), ("too_few", 2), ("all", None)):
+    with DAG(name, schedule=None, default_args={"retries": 0, "pre_execute": killed}) as dag:
+        profile_job("live", group_id="p", min_ranks=min_ranks, **OPTIONS)
+    globals()[name] = dag
 """
 
 WITH_A_JOB = """
@@ -251,9 +313,14 @@ def test_a_skipped_capture_skips_all_and_a_failed_one_runs_nothing(airflow_datab
         run = run_dag(dags["no_jobs"])
         nobody = run_dag(dags["nobody"])
     assert run.states == {
-        **{f"lenient.{name}": "skipped" for name in ("capture", "shards", "analyze", "reduce", "compare")},
-        "strict.capture": "failed",
-        **{f"strict.{name}": "upstream_failed" for name in ("shards", "analyze", "reduce", "compare")},
+        f"{group}.{name}": state if name == "capture" else after
+        for group, state, after in (
+            ("lenient", "skipped", "skipped"),
+            ("strict", "failed", "upstream_failed"),
+            ("some_lenient", "skipped", "skipped"),
+            ("some_strict", "failed", "upstream_failed"),
+        )
+        for name in ("capture", "shards", "analyze", "reduce", "compare")
     }
     assert "ended" in run.results["lenient.capture"]["message"]
     assert nobody.state == "success"
@@ -288,6 +355,32 @@ def test_a_running_job_becomes_a_report(airflow_database: Path, runtime: Path, t
     found = from_builtins(many.results["all.job.compare[0]"], CompareResult)
     assert found.before_capture_id == second.results["p.capture"]["capture_id"]
     assert len(rows(str(results), "local", "live")) == 3
+
+
+@pytest.mark.full
+@pytest.mark.live
+@pytest.mark.timeout(400)
+def test_a_rank_whose_analysis_fails_is_missing_from_the_report_where_some_are_enough(
+    airflow_database: Path, runtime: Path, tmp_path: Path
+) -> None:
+    setup = {"name": "live", "archive": str(tmp_path / "archive")}
+    (own := runtime / "job").mkdir()
+    with (
+        running_job(own, nodes=1, setup=setup, script_args=("--pause", "0.02")),
+        dag_file(airflow_database.parent, ONE_RANK_FAILS) as dags,
+    ):
+        runs = {name: run_dag(dags[name]) for name in ("enough", "too_few", "all")}
+    analysed = {"p.capture": "success", "p.shards": "success", "p.analyze[0]": "success", "p.analyze[1]": "failed"}
+    assert runs["enough"].states == {**analysed, "p.reduce": "success", "p.compare": "success"}
+    assert runs["enough"].state == "success"
+    report = from_builtins(runs["enough"].results["p.reduce"], AnalysisResult)
+    assert (report.expected, report.analysed, report.missing) == (2, 1, "1")
+    assert "not analysed: rank 1" in report.message
+    assert runs["too_few"].states == {**analysed, "p.reduce": "failed", "p.compare": "upstream_failed"}
+    capture = runs["too_few"].results["p.capture"]["capture_id"]
+    (written,) = (tmp_path / "results").rglob(f"{capture}/report.html")
+    assert "Run analyze_rank with shard 1/2 again" in written.read_text(), "the report is there all the same"
+    assert runs["all"].states == {**analysed, "p.reduce": "upstream_failed", "p.compare": "upstream_failed"}
 
 
 def _one_report(run: DagRun, results: Path) -> None:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from airflow.sdk import TaskGroup, task_group
+from airflow.sdk import TaskGroup, TriggerRule, task_group
 
 from sameshot_airflow.operators.analyze import (
     SameshotAnalyzeOperator,
@@ -28,6 +28,15 @@ from sameshot_airflow.operators.compare import OnRegression, SameshotCompareOper
 if TYPE_CHECKING:
     from airflow.sdk import XComArg
     from airflow.sdk.definitions._internal.node import DAGNode
+
+
+OF_ALL_TASKS = frozenset(
+    "depends_on_past email email_on_failure email_on_retry executor executor_config execution_timeout max_retry_delay "
+    "on_execute_callback on_failure_callback on_retry_callback on_skipped_callback on_success_callback owner pool "
+    "pool_slots priority_weight queue retries retry_delay retry_exponential_backoff run_as_user wait_for_downstream "
+    "weight_rule".split()
+)
+"""Arguments of every operator that say how a task is run: given to a group, they hold for all of its tasks."""
 
 
 class ProfileJob(TaskGroup):
@@ -75,12 +84,13 @@ def profile_job(
         capture → shards → analyze (one mapped task per rank) → reduce [→ compare]
 
     Every task reads the same manifest, by its digest. A capture that is skipped skips all the rest; one that fails
-    leaves the rest not run (upstream_failed). Can be used any number of times in a DAG, and in a task group that is
-    mapped itself if `fan_out` is False.
+    leaves the rest not run (upstream_failed). With `min_ranks` a task of `analyze` that fails for good does not:
+    `reduce` runs once all have ended, counts its ranks as missing and judges whether the others are enough. Can be
+    used any number of times in a DAG, and in a task group that is mapped itself if `fan_out` is False.
 
     :param job: the job's name, or a template or an XComArg for it.
     :param group_id: default: `profile_` and the name of the job; `profile_job` where that is not known yet.
-    :param min_ranks: so many ranks are good enough, with a warning; default: all are needed.
+    :param min_ranks: so many ranks are good enough, captured and analysed, with a warning; default: all are needed.
     :param fan_out: False: one task, `reduce`, analyses all ranks. Airflow can't map a task within a group that is
         mapped.
     :param results_uri: where results are written; default: that of the connection.
@@ -93,11 +103,15 @@ def profile_job(
         `SameshotCompareOperator`. The tasks named are downstream of this group.
     :param max_active_ranks: at most so many mapped tasks of one DAG run at a time.
     :param default_args: for all tasks of the group: `retries`, `pool`, `queue`, `executor_config`, …
-    :param capture: everything else goes to `SameshotCaptureOperator`: `duration`, `activities`, `if_unavailable`, …
+    :param capture: of these, too, what says how tasks are run (`OF_ALL_TASKS`) is for all tasks of the group. Everything
+        else goes to `SameshotCaptureOperator`: `duration`, `activities`, `if_unavailable`, …, `outlets`.
     """
+    if wrong := sorted({"task_id", "trigger_rule", "map_index_template"} & capture.keys()):
+        raise ValueError(f"{', '.join(wrong)}: each task of profile_job has its own; set it on one, `group.capture`.")
     report = {"min_ranks": min_ranks, "history": history, "image": image, "commit": commit}
     reduced: SameshotReduceOperator | SameshotAnalyzeOperator
-    arguments: Any = dict(default_args or {})
+    shared = {name: capture.pop(name) for name in sorted(OF_ALL_TASKS & capture.keys())}
+    arguments: Any = {**(default_args or {}), **shared}
     with ProfileJob(group_id=group_id or _group_id(job), default_args=arguments, tooltip=tooltip) as group:
         picture = SameshotCaptureOperator(
             task_id="capture", job=job, min_ranks=min_ranks, sameshot_conn_id=sameshot_conn_id, **capture
@@ -116,7 +130,12 @@ def profile_job(
                 fetch_pattern=fetch_pattern,
                 **finished,
             ).expand(shard=shards.output)
-            reduced = SameshotReduceOperator(task_id="reduce", **finished, **report)
+            reduced = SameshotReduceOperator(
+                task_id="reduce",
+                trigger_rule=TriggerRule.ALL_SUCCESS if min_ranks is None else TriggerRule.ALL_DONE_MIN_ONE_SUCCESS,
+                **finished,
+                **report,
+            )
             ranks >> reduced
         else:
             reduced = SameshotAnalyzeOperator(task_id="reduce", fetch_pattern=fetch_pattern, **finished, **report)
