@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -122,6 +123,25 @@ def test_pods_that_are_evicted_and_lost_on_the_way_change_nothing(job: LiveJob, 
         (root.parameters["capture_id"], 1, CaptureState.SUCCEEDED)
     ]
     assert root.parameters["analysed"] == "4"
+
+
+def test_a_shard_that_is_killed_is_missing_in_the_report_and_the_others_may_be_enough(
+    job: LiveJob, tmp_path: Path
+) -> None:
+    def kill_the_first(argo: list[Executor], pod: Pod) -> None:
+        if pod.template == "analyze-rank" and sum(each.template == pod.template for each in argo[0].all_pods) == 1:
+            pod.kill()  # as out of memory: it is not retried
+
+    for needed, phase in (("", "Failed"), ("3", "Succeeded")):
+        argo: list[Executor] = []
+        argo.append(executor(tmp_path / f"needed-{needed}", functools.partial(kill_the_first, argo)))
+        root = argo[0].run(profiled(job, tmp_path / "results", min_ranks=needed))
+        assert root.phase == phase, root.shown()
+        assert sorted(each.phase for each in root["analyze"].children.values()) == ["Failed", *["Succeeded"] * 3]
+        told = root["reduce"].parameters
+        assert (told["analysed"], root["reduce"].exit_code) == ("3", 0 if needed else 3)
+        assert told["missing"] in {"0", "1", "2", "3"}
+        assert root["reduce"].artifacts["report"].is_file()
 
 
 def test_a_stopped_profile_frees_the_jobs_profilers_for_the_next(job: LiveJob, tmp_path: Path) -> None:

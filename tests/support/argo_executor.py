@@ -46,7 +46,7 @@ _BAD = (FAILED, ERROR)
 _TAG = re.compile(r"\{\{(.*?)\}\}")
 _TEMPLATE = {"name", "inputs", "outputs", "metadata", "parallelism", "dag", "steps", "container", "retryStrategy",
              "activeDeadlineSeconds", "securityContext", "volumes"}  # fmt: skip
-_TASK = {"name", "template", "templateRef", "arguments", "depends", "when", "withParam", "hooks"}
+_TASK = {"name", "template", "templateRef", "arguments", "depends", "when", "withParam", "hooks", "continueOn"}
 
 
 @dataclass
@@ -240,8 +240,7 @@ class Executor:
         whole, known = Node(name), dict(self._globals)
         for group in template["steps"]:
             _together([functools.partial(self._task, within, step, whole, known, "steps") for step in group])
-            phases = [whole[step["name"]].phase for step in group]
-            if any(phase in _BAD for phase in phases):
+            if any(_ends_it(step, whole[step["name"]]) for step in group):
                 whole.phase = FAILED
                 return whole  # and has no outputs
         whole.phase = SUCCEEDED
@@ -251,6 +250,7 @@ class Executor:
     def _dag(self, within: _Within, template: Json, name: str) -> Node:
         dag, known = Node(name), dict(self._globals)
         tasks = {each["name"]: each for each in template["dag"]["tasks"]}
+        assert not any("continueOn" in each for each in tasks.values()), "known here for steps only"
         ended = {each: threading.Event() for each in tasks}
         failed = threading.Event()
 
@@ -546,6 +546,11 @@ def _together(works: Sequence[Callable[[], object]]) -> None:
         thread.join()
     if problems:
         raise problems[0]
+
+
+def _ends_it(step: Json, node: Node) -> bool:
+    goes_on = step.get("continueOn", {})
+    return (node.phase == FAILED and not goes_on.get("failed")) or (node.phase == ERROR and not goes_on.get("error"))
 
 
 def _before(task: Json) -> list[str]:

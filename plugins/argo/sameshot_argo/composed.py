@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from hera.workflows import Artifact, Container, Parameter, Step, Steps
-from hera.workflows.models import Arguments, LifecycleHook, ValueFrom
+from hera.workflows.models import Arguments, ContinueOn, LifecycleHook, ValueFrom
 from hera.workflows.models import Parameter as Argument
 
 from sameshot_argo.interface import (
@@ -65,7 +65,11 @@ def capture_steps() -> Steps:
 
 
 def profile_steps(settings: Settings) -> Steps:
-    """capture → analyze-rank over the shards → reduce [→ compare]; after a capture that was skipped, nothing."""
+    """capture → analyze-rank over the shards → reduce [→ compare]; after a capture that was skipped, nothing.
+
+    A shard that failed does not end it: its ranks are missing in the report, and `reduce` decides whether the others
+    are enough.
+    """
     captured = f"'{output_of('capture', 'capture_id')}' != ''"
     with Steps(
         name=PROFILE_NAME,
@@ -79,6 +83,7 @@ def profile_steps(settings: Settings) -> Steps:
             template=ANALYZE_RANK.name,
             arguments=[*_passed_on(ANALYZE_RANK), Parameter(name=SHARD.name, value="{{item}}")],
             with_param=output_of("capture", "shards"),
+            continue_on=ContinueOn(error=True, failed=True),  # of a shard without a summary the report says so, too
         )
         Step(name="reduce", template=REDUCE.name, arguments=_passed_on(REDUCE), when=captured)
         Step(
