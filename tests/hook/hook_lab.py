@@ -60,7 +60,7 @@ def make_standin(folder: Path) -> Path:
 
 def environment(directory: Path | None, *path: Path, **names: str) -> dict[str, str]:
     """A clean environment; with a directory, the one that arming would have made for a job on this machine."""
-    keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG") if name in os.environ}
+    keep = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LANG", "PET_LOG_DIR") if name in os.environ}
     env = {**keep, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     if directory is not None:
         env |= {
