@@ -2,7 +2,7 @@
 #
 #   make demo        a real two-node training job, captured twice while it runs (demo-out/report.html)
 #   make test        unit, property and live-capture tests, under 10 minutes on 2 cores
-#   make test-full   the slow and large rest: repeated runs, 2 GiB files, faults, the report in a browser
+#   make test-full   the slow and large rest: repeated runs, 2 GiB files, faults, a whole Airflow, the report in a browser
 #   make browser     Chromium for those tests, from Debian's packages (as root); without it they skip and say so
 #   make lint        ruff, mypy (3.11, 3.12, 3.13), import layers, generated code is current
 #   make bench       speed and memory, as ratios measured in one run (docs/performance.md)
