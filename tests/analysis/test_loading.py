@@ -20,17 +20,14 @@ from sameshot.analysis import (
     RankSummary,
     Summary,
     analyze,
-    map_target,
-    read_rank_summary,
-    reduce_ranks,
-    write_rank_summary,
 )
 from sameshot.analysis import load as loading
-from sameshot.errors import ManifestError, VerificationFailed
-from sameshot.manifest import Manifest, build, decode, encode
+from sameshot.errors import VerificationFailed
+from sameshot.manifest import build, decode, encode
 from sameshot.trace.capture_check import inspect_capture, locate
 from sameshot.trace.imported import Import, import_traces
 from sameshot.trace.pool import WorkerKilled, in_processes
+from support.one_rank import map_one
 from support.s3 import Fault, FaultyProxy, make_bucket, moto_server, s3_environment
 
 JOB = GlooJob(seed=3, late={1: 20.0})
@@ -77,7 +74,7 @@ def same(one: Summary, two: Summary) -> bool:
 def test_columns_give_the_same_answer_as_the_trace_that_they_were_made_from(tmp_path: Path) -> None:
     stored, bare = capture(tmp_path / "a"), capture(tmp_path / "b", columns=False)
     for rank in range(2):
-        assert map_target(str(stored), f"rank/{rank}") == map_target(str(bare), f"rank/{rank}")
+        assert map_one(str(stored), f"rank/{rank}") == map_one(str(bare), f"rank/{rank}")
     assert same(analyze(str(stored), None), analyze(str(bare), None))
 
 
@@ -130,7 +127,7 @@ def test_columns_of_another_trace_are_refused_though_their_digest_is_right(tmp_p
 
 def test_where_published_columns_cannot_be_used_the_trace_is_read_and_the_summary_says_so(tmp_path: Path) -> None:
     path = capture(tmp_path)
-    before = map_target(str(path), "rank/0")
+    before = map_one(str(path), "rank/0")
     file_of(path).write_bytes(b"nothing")
 
     def claim(artifact: Any) -> Any:
@@ -138,7 +135,7 @@ def test_where_published_columns_cannot_be_used_the_trace_is_read_and_the_summar
         return msgspec.structs.replace(artifact, columns=columns)
 
     edit(path, claim)
-    after = map_target(str(path), "rank/0")
+    after = map_one(str(path), "rank/0")
     assert loading.UNUSABLE_COLUMNS not in before.trace.oddities
     assert after.trace.oddities == before.trace.oddities | {loading.UNUSABLE_COLUMNS: 1}
     assert msgspec.structs.replace(after, trace=before.trace) == before
@@ -237,7 +234,7 @@ def test_a_trace_that_is_not_what_the_manifest_states_leaves_no_columns(tmp_path
 def test_a_place_where_nothing_can_be_kept_changes_nothing(tmp_path: Path) -> None:
     path = capture(tmp_path, columns=False)
     (tmp_path / "file").touch()
-    assert map_target(str(path), "rank/0", cache=tmp_path / "file" / "columns") == map_target(str(path), "rank/0")
+    assert map_one(str(path), "rank/0", cache=tmp_path / "file" / "columns") == map_one(str(path), "rank/0")
 
 
 def test_small_traces_are_not_worth_keeping(tmp_path: Path) -> None:
@@ -246,33 +243,7 @@ def test_small_traces_are_not_worth_keeping(tmp_path: Path) -> None:
     assert not kept(out)
 
 
-# -- mapping elsewhere --------------------------------------------------------------------------------------------
-
-
-def test_ranks_mapped_elsewhere_come_back_as_small_files(tmp_path: Path) -> None:
-    path = capture(tmp_path)
-    manifest: Manifest = decode(path.read_bytes())
-    for target in manifest.targets:
-        write_rank_summary(map_target(str(path), target.target_id), tmp_path / f"parts/{target.identity.rank}.json")
-    parts = [read_rank_summary(file) for file in sorted((tmp_path / "parts").iterdir())]
-    assert same(reduce_ranks(manifest, parts, location=path.as_uri()), analyze(str(path), None))
-
-
-def test_what_is_no_rank_summary_is_refused(tmp_path: Path) -> None:
-    path = capture(tmp_path)
-    summary = map_target(str(path), "rank/0")
-    newer = msgspec.structs.replace(summary, schema="sameshot.dev/rank-summary/v99")
-    for data in (b"", b"{}", b"\xff", msgspec.json.encode(newer), msgspec.json.encode(summary)[:-5]):
-        (tmp_path / "part").write_bytes(data)
-        with pytest.raises(VerificationFailed, match="Map that rank again"):
-            read_rank_summary(tmp_path / "part")
-    with pytest.raises(VerificationFailed):
-        read_rank_summary(tmp_path / "nothing")
-    with pytest.raises(VerificationFailed, match="names no target 'rank/7'"):
-        map_target(str(path), "rank/7")
-    (tmp_path / "manifest.json").write_bytes(b"{}")
-    with pytest.raises(ManifestError):
-        map_target(str(tmp_path), "rank/0")
+# -- in processes ----------------------------------------------------------------------------------------------------
 
 
 def test_processes_find_the_same_and_an_error_of_one_rank_names_it(tmp_path: Path) -> None:
@@ -344,6 +315,5 @@ def wait_until(look: Callable[[], bool], patience_s: float = 60) -> None:
 
 
 def test_a_rank_summary_stays_small(tmp_path: Path) -> None:
-    summary: RankSummary = map_target(str(capture(tmp_path)), "rank/0")
-    write_rank_summary(summary, tmp_path / "part.json")
-    assert (tmp_path / "part.json").stat().st_size < 256 << 10
+    summary: RankSummary = map_one(str(capture(tmp_path)), "rank/0")
+    assert len(msgspec.json.encode(summary)) < 256 << 10

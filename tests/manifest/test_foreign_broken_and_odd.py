@@ -14,12 +14,13 @@ from typing import Any
 
 import pytest
 
-from sameshot.analysis import RankSummary, analyze, map_target
+from sameshot.analysis import RankSummary, analyze
 from sameshot.errors import CaptureFailed, UsageError
 from sameshot.manifest import Target
 from sameshot.model import FailureReason
 from sameshot.trace.capture_check import inspect_capture, locate
 from sameshot.trace.imported import Import, Imported, import_traces
+from support.one_rank import map_one
 
 INVALID, EMPTY, OTHER = FailureReason.INVALID, FailureReason.EMPTY, FailureReason.WRONG_IDENTITY
 BROKEN = {
@@ -54,7 +55,7 @@ def loaded(imported: Imported, rank: int) -> RankSummary:
     target = target_of(imported, rank)
     assert target.artifact is not None
     assert target.artifact.columns is not None, imported.trouble
-    return map_target(str(imported.path), target.target_id)
+    return map_one(str(imported.path), target.target_id)
 
 
 def events_of(path: Path) -> list[dict[str, Any]]:
@@ -94,7 +95,7 @@ def test_a_sound_file_is_loaded_with_all_its_events(shared_data: Path, tmp_path:
     kernels = [event for event in events if event.get("cat") == "kernel"]
     assert (summary.device.kernels if summary.device else 0) == len(kernels)
     bare = import_traces(Import(files={0: path}, out=tmp_path / "bare", columns=False))
-    assert map_target(str(bare.path), "rank/0") == summary
+    assert map_one(str(bare.path), "rank/0") == summary
 
 
 def test_a_file_that_claims_another_rank_is_that_ranks_only(shared_data: Path, tmp_path: Path) -> None:

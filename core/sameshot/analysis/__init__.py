@@ -3,11 +3,7 @@
     summary = analyze("…/manifest.json", Path("report"))     # verified reads; report.html and summary.json
     for line in headline(summary): print(line)
 
-or, fanned out by a workflow engine:
-
-    one = map_target("…/manifest.json", "node/main/0")        # one verified trace → small RankSummary
-    write_rank_summary(one, Path("…")); one = read_rank_summary(Path("…"))
-    summary = reduce_ranks(manifest, [one, …])                # all of them → job-wide Summary
+A workflow engine fans out with `sameshot.steps.analyze`, which keeps what `map_targets` makes of single ranks.
 
 Where things are, in the order in which they work:
 
@@ -32,7 +28,7 @@ from __future__ import annotations
 
 from sameshot.analysis.job import headline, reduce_ranks
 from sameshot.analysis.results import RANK_SCHEMA, SUMMARY_SCHEMA, RankSummary, Summary
-from sameshot.analysis.run import analyze, map_rank, map_target, read_rank_summary, write, write_rank_summary
+from sameshot.analysis.run import analyze, map_rank, write
 
 __all__ = [
     "RANK_SCHEMA",
@@ -42,9 +38,6 @@ __all__ = [
     "analyze",
     "headline",
     "map_rank",
-    "map_target",
-    "read_rank_summary",
     "reduce_ranks",
     "write",
-    "write_rank_summary",
 ]

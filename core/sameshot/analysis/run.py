@@ -21,9 +21,9 @@ from sameshot.analysis.hta.tables import Rounding, TablePart, part_of, tables_of
 from sameshot.analysis.job import reduce_ranks
 from sameshot.analysis.load import Loaded, artifact_of, load, load_trace, who
 from sameshot.analysis.rank import summarise
-from sameshot.analysis.results import RANK_SCHEMA, RankSummary, Summary
+from sameshot.analysis.results import RankSummary, Summary
 from sameshot.analysis.text import some_of
-from sameshot.errors import CaptureFailed, UsageError, VerificationFailed
+from sameshot.errors import CaptureFailed, UsageError
 from sameshot.manifest import Manifest, Target
 from sameshot.storage import Storage
 from sameshot.trace.capture_check import locate, read_manifest
@@ -85,41 +85,6 @@ def map_targets(
     with contextlib.closing(_map_all(jobs, max(1, min(workers, len(jobs))))) as mapped:
         for summary, part in mapped:
             yield named[summary.target_id], summary, part
-
-
-def map_target(
-    location: str, target_id: str, *, cache: Path | None = None, fetch_pattern: str | None = None
-) -> RankSummary:
-    """Summarise one target of the capture at `location`, from its stored columns where it has any.
-
-    What a fan-out runs for each rank, here or on other machines; `cache` is a folder for columns of traces that have
-    none. Raises as `analyze` does, and VerificationFailed for a target without a trace or that the manifest doesn't
-    name.
-    """
-    storage, key = locate(location)
-    for target in read_manifest(storage, key).targets:
-        if target.target_id == target_id:
-            return _map(_Job(storage.url, _folder(key), target, cache, fetch_pattern=_pattern(fetch_pattern)))[0]
-    raise VerificationFailed(f"The manifest at {storage.uri(key)} names no target {target_id!r}.")
-
-
-def write_rank_summary(summary: RankSummary, path: Path) -> None:
-    """Keep one rank's result as a small file, atomically: what a fan-out hands to `reduce_ranks`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace(path, msgspec.json.encode(summary))
-
-
-def read_rank_summary(path: Path) -> RankSummary:
-    """The inverse of `write_rank_summary`. Raises VerificationFailed where the file is no such summary."""
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=RankSummary)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise VerificationFailed(f"{path} is no summary of a rank: {error}. Map that rank again.") from None
-    if found.schema != RANK_SCHEMA:
-        raise VerificationFailed(
-            f"{path} is a summary of schema {found.schema}, this version reads {RANK_SCHEMA}. Map that rank again."
-        )
-    return found
 
 
 def analyze(

@@ -5,8 +5,6 @@
 So writers never meet: whoever analyses a capture writes that capture's object and no other, whole or not at all, and
 analysing it again replaces its row. No index has to be kept in step, and pyarrow, polars or DuckDB read the folder as
 it is. A small object per capture is cheap at the rate at which jobs are captured (a year, every hour: 9,000 rows).
-
-The async functions are the implementation; the others run them.
 """
 
 from __future__ import annotations
@@ -98,7 +96,7 @@ def append(results_uri: str, row: HistoryRow) -> str:
 
     Raises UsageError for an address that is none, and StorageError (Denied where the store says so).
     """
-    return wait(append_async(results_uri, row))
+    return wait(_append(results_uri, row))
 
 
 def rows(results_uri: str, namespace: str, series: str) -> list[HistoryRow]:
@@ -114,7 +112,7 @@ def rows(results_uri: str, namespace: str, series: str) -> list[HistoryRow]:
 
 def read(results_uri: str, namespace: str | None = None, series: str | None = None) -> History:
     """The rows of one series, of all series of a namespace or of that name, or all of them. Raises as `append`."""
-    return wait(read_async(results_uri, namespace, series))
+    return wait(_read(results_uri, namespace, series))
 
 
 def series_of(results_uri: str) -> list[SeriesName]:
@@ -149,7 +147,7 @@ def earlier(
     return sorted(found, key=lambda row: row.key, reverse=True)
 
 
-async def append_async(results_uri: str, row: HistoryRow) -> str:
+async def _append(results_uri: str, row: HistoryRow) -> str:
     storage = open_results(results_uri)
     key = places.history_key(row.namespace, row.series, row.capture_id)
     data = encode(row)
@@ -160,7 +158,7 @@ async def append_async(results_uri: str, row: HistoryRow) -> str:
     return storage.uri(key)
 
 
-async def read_async(results_uri: str, namespace: str | None = None, series: str | None = None) -> History:
+async def _read(results_uri: str, namespace: str | None = None, series: str | None = None) -> History:
     storage = open_results(results_uri)
     wanted = [_FOLDER, *(None if name is None else places.segment(name) for name in (namespace, series))]
     folder = "/".join(name for name in (wanted[:2] if series is None or namespace is None else wanted) if name)
