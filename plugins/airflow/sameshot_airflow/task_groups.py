@@ -30,12 +30,15 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions._internal.node import DAGNode
 
 
-OF_ALL_TASKS = frozenset(
-    "depends_on_past email email_on_failure email_on_retry executor executor_config execution_timeout max_retry_delay "
-    "on_execute_callback on_failure_callback on_retry_callback on_skipped_callback on_success_callback owner pool "
-    "pool_slots priority_weight queue retries retry_delay retry_exponential_backoff run_as_user wait_for_downstream "
-    "weight_rule".split()
-)
+# fmt: off
+OF_ALL_TASKS = frozenset((
+    "depends_on_past", "email", "email_on_failure", "email_on_retry", "executor", "executor_config",
+    "execution_timeout", "max_retry_delay", "on_execute_callback", "on_failure_callback", "on_retry_callback",
+    "on_skipped_callback", "on_success_callback", "owner", "pool", "pool_slots", "priority_weight", "queue",
+    "resources", "retries", "retry_delay", "retry_exponential_backoff", "retry_policy", "run_as_user",
+    "wait_for_downstream", "weight_rule",
+))
+# fmt: on
 """Arguments of every operator that say how a task is run: given to a group, they hold for all of its tasks."""
 
 
