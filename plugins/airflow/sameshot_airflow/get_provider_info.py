@@ -34,8 +34,8 @@ EXTRA_FIELDS: dict[str, tuple[str, str]] = {
 HIDDEN_FIELDS = ["schema", "password", "extra"]
 RELABELING = {"host": "Coordinator", "login": "Caller"}
 PLACEHOLDERS = {
-    "host": "empty or `local`: the jobs on this machine; else a coordinator's host",
-    "port": "the coordinator's port",
+    "host": "empty or `local`: the jobs on this machine; else one job's coordinator: 127.0.0.1, unix:/path",
+    "port": "the coordinator's port, or that of a tunnel to it",
     "login": "on whose behalf captures are asked for; empty: the user that Airflow runs as",
     "results_uri": "s3://bucket/profiles",
     "report_base_url": "https://profiles.example.com",
