@@ -14,6 +14,7 @@ from sameshot.client import AsyncClient, CaptureView
 from sameshot.errors import Unreachable
 from sameshot.model import Outcome, TargetState
 from sameshot.steps.capture import begin, finish, follow, run
+from sameshot.steps.request import Action
 from support.coordination import SPEC, in_loop, until
 from support.fake_agent import deliver, stay
 from support.silent_network import network_to
@@ -82,6 +83,19 @@ async def test_a_published_capture_is_not_lost_at_the_deadline(tmp_path: Path, l
             assert (result.exit_code, result.outcome, result.timed_out) == (0, Outcome.SUCCEEDED, False)
         assert time.monotonic() - began < 15
         assert "Withdraw" not in agent.calls
+
+
+@in_loop
+async def test_the_timeout_bounds_the_beginning_too(tmp_path: Path) -> None:
+    """With the patience of a real step: nobody ever answers here."""
+    async with training(tmp_path) as (agent, client), network_to(client.address) as network:
+        network.fall_silent()
+        for action in Action:
+            began = time.monotonic()
+            with pytest.raises(Unreachable, match="did not answer before the deadline"):
+                await run(request(client, address=network.address, timeout_s=1, if_unavailable=action))
+            assert time.monotonic() - began < 6
+        assert "Dispatch" not in agent.calls
 
 
 @in_loop

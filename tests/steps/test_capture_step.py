@@ -8,12 +8,13 @@ import hashlib
 import json
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
-from sameshot.client import AsyncClient
+from sameshot.client import AsyncClient, CaptureView
 from sameshot.client.wire import os_user
 from sameshot.coordinator.capture import CaptureRun
 from sameshot.errors import (
@@ -125,6 +126,53 @@ async def test_a_request_is_pinned_to_the_job_attempt_and_the_caller_that_began_
         assert (again.job, again.uid, again.attempt) == (JOB.name, JOB.uid, JOB.attempt)
         assert again.caller == os_user()  # keys are each caller's own, and another process may be another user
         assert pinned(request(client, caller="eva"), view).caller == "eva"
+
+
+@pytest.fixture
+def slow_start(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """The coordinator has begun the capture; its answer comes a second after the event."""
+    answered, began = AsyncClient.start_capture, asyncio.Event()
+
+    async def start(self: AsyncClient, *given: Any, **more: Any) -> CaptureView:
+        view = await answered(self, *given, **more)
+        began.set()
+        await asyncio.sleep(1)
+        return view
+
+    monkeypatch.setattr(AsyncClient, "start_capture", start)
+    return began
+
+
+@in_loop
+async def test_whoever_is_stopped_while_the_capture_begins_knows_which_one_goes_on(
+    tmp_path: Path, slow_start: asyncio.Event
+) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        seen: list[CaptureView] = []
+        task = asyncio.create_task(run(request(client), None, seen.append))
+        await slow_start.wait()
+        assert seen == []
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        running = await client.get(request_key="k1")
+        assert [view.capture_id for view in seen] == [running.capture_id]
+        assert not running.cancel_requested
+
+
+@in_loop
+async def test_a_capture_that_begins_when_the_time_is_over_is_cancelled(
+    tmp_path: Path, slow_start: asyncio.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sameshot.steps.capture._LAST_LOOK_S", 0.0)
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        task = asyncio.create_task(run(request(client, timeout_s=0.5)))
+        result = await task
+        assert (result.exit_code, result.outcome, result.timed_out) == (7, Outcome.CANCELLED, True)
+        assert slow_start.is_set()
+        assert (await client.get(request_key="k1")).cancel_requested
 
 
 @in_loop

@@ -17,6 +17,8 @@ import asyncio
 import contextlib
 import datetime
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 import msgspec
 
@@ -77,15 +79,17 @@ CANCEL_ALLOWANCE_S = 30.0
 """So much longer than its timeout a step may take: until the cancel is confirmed, with what was kept."""
 
 _ANSWER_S = 10.0  # of a coordinator that need not be there
+_LAST_LOOK_S, _LAST_WORD_S = 2.0, 2.0  # at the deadline; when cancelled
 _LOOK_S = 5.0  # for the archive, beside the deadline
 
 
 # ---- the beginning
 
 
-async def begin(request: CaptureRequest, progress: Say | None = None) -> CaptureView:
+async def begin(request: CaptureRequest, progress: Say | None = None, seen: Seen | None = None) -> CaptureView:
     """The capture of this request: the one that its key has already, running or usable, else a new one. Which of the
-    two it is, `progress` is told.
+    two it is, `progress` is told. `seen` is called with it, also where the coroutine is cancelled while the
+    coordinator answers: that cancels no capture, and whoever stops here can still say which one goes on.
 
     Raises what stands in the way (JobEnded, NotArmed, OtherAttempt, JobBusy), RequestKeyConflict, PolicyRefused,
     Unreachable. A coordinator that is being restarted is waited for; the call may be repeated at any time. Where a
@@ -99,11 +103,14 @@ async def begin(request: CaptureRequest, progress: Say | None = None) -> Capture
             if known is None:
                 await check(client, request)
             # Between the look and this anybody may have started another; only the coordinator can rule that out.
-            view = await client.start_capture(
-                request.spec,
-                request.request_key,
-                only_if_free=request.if_busy is not Action.WAIT,
-                family=request.family,
+            view = await _told(
+                client.start_capture(
+                    request.spec,
+                    request.request_key,
+                    only_if_free=request.if_busy is not Action.WAIT,
+                    family=request.family,
+                ),
+                seen,
             )
             if progress is not None and known is not None and view.capture_id == known.capture_id:
                 progress(f"Found the capture of {_time(view)} again (same request key): {view.capture_id}.")
@@ -114,9 +121,28 @@ async def begin(request: CaptureRequest, progress: Say | None = None) -> Capture
     except (NoSuchJob, Unreachable):
         if (there := await kept(request)) is None:
             raise
+    if seen is not None:
+        seen(there)
     if progress is not None:
         progress(f"Found the capture of {_time(there)} in the archive (same request key): {there.capture_id}.")
     return there
+
+
+async def _told(starting: Coroutine[Any, Any, CaptureView], seen: Seen | None) -> CaptureView:
+    """The capture that is being started, told at once. Who is cancelled meanwhile waits a moment for the answer."""
+    task = asyncio.ensure_future(starting)
+    try:
+        view = await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with contextlib.suppress(SameshotError, TimeoutError):
+            async with asyncio.timeout(_LAST_WORD_S):
+                view = await task
+                if seen is not None:
+                    seen(view)
+        raise
+    if seen is not None:
+        seen(view)
+    return view
 
 
 def _time(view: CaptureView) -> str:
@@ -126,19 +152,46 @@ def _time(view: CaptureView) -> str:
     return datetime.datetime.fromtimestamp(ns // 10**9, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-async def begin_when_clear(request: CaptureRequest, *, deadline: float, progress: Say | None = None) -> CaptureView:
+async def begin_when_clear(
+    request: CaptureRequest, *, deadline: float, progress: Say | None = None, seen: Seen | None = None
+) -> CaptureView:
     """`begin`, after waiting for what the request wants to wait for.
 
-    Raises as `begin` does; what is waited for at `deadline` (absolute, seconds since the epoch).
+    Raises as `begin` does; at `deadline` (absolute, seconds since the epoch) what is waited for, Unreachable where
+    nobody answered by then, and DeadlinePassed, with its view, where the capture began just then. A last look may take
+    two seconds longer.
     """
-    async for left in pauses(deadline):  # what only the coordinator sees may refuse it again and again
-        try:
-            return await begin(request, progress)
-        except (NoSuchJob, JobBusy, Unreachable) as error:
-            if action_for(request, error) is not Action.WAIT or not left:
-                raise
-            refused = error
-        await wait_until_clear(request, deadline, progress)
+    refused: SameshotError | None = None
+    begun: list[CaptureView] = []
+
+    def see(view: CaptureView) -> None:
+        begun.append(view)
+        if seen is not None:
+            seen(view)
+
+    bound = asyncio.timeout(max(deadline - time.time(), 0.0) + _LAST_LOOK_S)
+    try:
+        async with bound:
+            async for left in pauses(deadline):  # what only the coordinator sees may refuse it again and again
+                try:
+                    return await begin(request, progress, see)
+                except (NoSuchJob, JobBusy, Unreachable) as error:
+                    if action_for(request, error) is not Action.WAIT or not left:
+                        raise
+                    refused = error
+                await wait_until_clear(request, deadline, progress)
+    except TimeoutError:
+        if not bound.expired():
+            raise
+        if begun:
+            raise DeadlinePassed(
+                f"Capture {begun[-1].capture_id} began when the time was over already.", begun[-1]
+            ) from None
+        refused = refused or Unreachable(
+            f"The coordinator at {request.address} did not answer before the deadline. Should it have begun a capture "
+            "all the same, a retry with the same request key finds it."
+        )
+    assert refused is not None
     raise refused
 
 
@@ -320,13 +373,14 @@ async def run(request: CaptureRequest, progress: Say | None = None, seen: Seen |
     """
     deadline = time.time() + request.timeout_s
     try:
-        view = await begin_when_clear(request, deadline=deadline, progress=progress)
+        view = await begin_when_clear(request, deadline=deadline, progress=progress, seen=seen)
     except (NoSuchJob, JobBusy) as error:
         if action_for(request, error) is Action.SKIP:
             return skipped(request, error)
         raise
-    if seen is not None:
-        seen(view)
+    except DeadlinePassed as passed:
+        late: CaptureView = passed.view
+        return await _give_up(pinned(request, late), late.capture_id, late.manifest_uri, passed, progress, deadline)
     return await finish(
         pinned(request, view),
         view.capture_id,
