@@ -253,6 +253,60 @@ def test_a_file_that_is_being_replaced_is_never_seen_in_parts(tmp_path: Path, mo
     assert replaced == [("x", False)]
 
 
+def in_its_own_process(body: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """`body` sees what the command line has set up; SIGTERM is as there."""
+    begin = (
+        "import asyncio, os, signal, sys, time\n"
+        "from pathlib import Path\n"
+        "from sameshot.cli.main import _on_sigterm\n"
+        "from sameshot.cli.step.frame import reporting, stoppable\n"
+        "from sameshot.steps.results import CancelResult\n"
+        "signal.signal(signal.SIGTERM, _on_sigterm)\n"
+        "DONE = CancelResult(capture_id='c', state='CANCELLED')\n"
+    )
+    command = [sys.executable, "-c", begin + body, *arguments]
+    return subprocess.run(command, check=False, capture_output=True, timeout=60)
+
+
+def test_a_second_sigterm_while_threads_are_waited_for_costs_no_result_file(tmp_path: Path) -> None:
+    """Decoding a large manifest is such a thread; pods are told to end more than once."""
+    done = in_its_own_process(
+        "def decode(step):\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    while signal.getsignal(signal.SIGTERM) is step: time.sleep(0.01)\n"  # the step has ended, the loop has not
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(0.3)\n"
+        "async def work():\n"
+        "    await asyncio.to_thread(decode, signal.getsignal(signal.SIGTERM))\n"
+        "with reporting('x', Path(sys.argv[1])) as report:\n"
+        "    report.done(stoppable(work()))\n",
+        str(tmp_path / "result.json"),
+    )
+    told = json.loads((tmp_path / "result.json").read_bytes())
+    assert (done.returncode, told["exit_code"], told["error"]) == (143, 143, "Terminated")
+
+
+def test_what_a_step_has_come_to_is_told_though_a_signal_comes_before_the_loop_is_down(tmp_path: Path) -> None:
+    done = in_its_own_process(
+        "def linger(step):\n"
+        "    while signal.getsignal(signal.SIGTERM) is step: time.sleep(0.01)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    time.sleep(0.3)\n"
+        "async def work():\n"
+        "    asyncio.get_running_loop().run_in_executor(None, linger, signal.getsignal(signal.SIGTERM))\n"
+        "    return DONE\n"
+        "import typer\n"
+        "try:\n"
+        "    with reporting('x', Path(sys.argv[1])) as report:\n"
+        "        report.done(stoppable(work()))\n"
+        "except typer.Exit as left:\n"
+        "    sys.exit(left.exit_code)\n",
+        str(tmp_path / "result.json"),
+    )
+    told = json.loads((tmp_path / "result.json").read_bytes())
+    assert (done.returncode, told["exit_code"], told["capture_id"]) == (0, 0, "c")
+
+
 def test_capturing_and_cancelling_need_no_more_than_a_plain_install() -> None:
     blocked = ("backports.zstd", "isal", "jinja2", "numpy", "obstore", "pyarrow", "torch")
     code = (

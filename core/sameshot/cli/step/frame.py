@@ -112,35 +112,40 @@ def reporting(step: str, result: Path | None, result_dir: Path | None = None) ->
 
 def stoppable(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end. SIGTERM and Ctrl-C end it at its next wait: its clean-up runs, and then
-    SystemExit(143) or KeyboardInterrupt leaves here."""
+    SystemExit(143) or KeyboardInterrupt leaves here. What it has come to by then is not lost to a later signal."""
     import asyncio  # whoever only asks for help does not pay for it
 
-    async def main() -> T:
-        task = asyncio.current_task()
+    before = signal.getsignal(signal.SIGTERM)
+    come_to: list[T] = []
+
+    async def main() -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
         terminated = False
 
-        def end() -> None:
+        def end(*_: object) -> None:
             nonlocal terminated
             terminated = True
-            task.cancel()
+            loop.call_soon_threadsafe(task.cancel)
 
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, end)
+        # Not by the loop's own add_signal_handler: taking that away leaves the system's default for a while, and a
+        # second SIGTERM in that while ends the process without a result file.
+        signal.signal(signal.SIGTERM, end)
         try:
-            return await work
+            come_to.append(await work)
         except asyncio.CancelledError:
             if terminated:
                 raise SystemExit(TERMINATED) from None
             raise
         finally:
-            loop.remove_signal_handler(signal.SIGTERM)
+            signal.signal(signal.SIGTERM, before)
 
-    before = signal.getsignal(signal.SIGTERM)
     try:
-        return asyncio.run(main())
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        asyncio.run(main())
+    except (SystemExit, KeyboardInterrupt):  # also while the loop is being taken down, which waits for threads
+        if not come_to:
+            raise
+    return come_to[0]
 
 
 def say(line: str) -> None:
