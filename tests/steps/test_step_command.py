@@ -307,6 +307,49 @@ def test_what_a_step_has_come_to_is_told_though_a_signal_comes_before_the_loop_i
     assert (done.returncode, told["exit_code"], told["capture_id"]) == (0, 0, "c")
 
 
+@in_loop
+async def test_a_step_whose_log_nobody_reads_any_more_goes_on_to_its_end(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        reads, writes = os.pipe()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "sameshot.cli.main", "step", "capture", "--address", client.address),
+            *("--key", "k1", *SHORT, "--result", str(tmp_path / "result.json")),
+            stderr=writes,
+        )
+        os.close(writes)
+        await until(lambda: agent.calls.count("GetFacts") > 2)
+        os.close(reads)
+        agent.script = deliver  # news, and last words, for nobody
+        code = await process.wait()
+        told = json.loads((tmp_path / "result.json").read_bytes())
+    assert (code, told["exit_code"], told["outcome"]) == (0, 0, "SUCCEEDED")
+
+
+def test_an_error_that_nobody_reads_has_its_exit_code(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "sameshot.cli.main", "step", "cancel", "--result", str(tmp_path / "result.json")]
+    done = subprocess.run(command, check=False, stderr=writes, timeout=60)
+    os.close(writes)
+    assert (done.returncode, json.loads((tmp_path / "result.json").read_bytes())["exit_code"]) == (2, 2)
+
+
+def test_a_step_that_needs_more_than_is_installed_says_the_same_by_its_file_as_by_its_exit_code(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    code = (
+        "import sys; sys.modules['numpy'] = None\n"
+        "from sameshot.cli.main import invoke\n"
+        "sys.exit(invoke(['step', 'analyze', '/nowhere', '--results', sys.argv[1], '--result', sys.argv[2]]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), str(file)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    told = json.loads(file.read_bytes())
+    assert (done.returncode, told["exit_code"], told["error"]) == (2, 2, "ModuleNotFoundError")
+    assert "pip install 'sameshot[local]'" in told["message"]
+    assert told["message"] in done.stderr
+
+
 def test_capturing_and_cancelling_need_no_more_than_a_plain_install() -> None:
     blocked = ("backports.zstd", "isal", "jinja2", "numpy", "obstore", "pyarrow", "torch")
     code = (

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import sameshot
-from sameshot.errors import SameshotError
 
 if TYPE_CHECKING:  # processes that read traces import this module again, and run no command line
     import typer
@@ -82,14 +81,6 @@ def _add_plugins(app: typer.Typer) -> None:
         plugin.load().register(app)
 
 
-# What only some commands need; a plain install can talk to a coordinator without them.
-_EXTRAS = dict.fromkeys(("backports", "backports.zstd", "isal", "jinja2", "numpy", "obstore", "pyarrow"), "local") | {
-    "hera": "argo",
-    "yaml": "argo",
-    "kfp": "kfp",
-}
-
-
 class Terminated(SystemExit):
     """SIGTERM, as an exception, so that what is running can clean up."""
 
@@ -107,6 +98,8 @@ def invoke(arguments: list[str]) -> int:
     """Run one command line; returns the exit code and prints errors to standard error."""
     import typer
 
+    from sameshot.cli.telling import expected, say
+
     # Newer versions of typer carry their own click; its public names lead to the right base class either way.
     refused: type[typer.BadParameter] = next(
         base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
@@ -117,22 +110,15 @@ def invoke(arguments: list[str]) -> int:
         error.show()
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
-        typer.secho("interrupted", err=True, fg="yellow")
+        say("interrupted", fg="yellow")
         return 130
-    except SameshotError as error:
-        typer.secho(f"error: {error}", err=True, fg="red")
-        return error.exit_code
-    except ModuleNotFoundError as error:
-        if error.name not in _EXTRAS:
+    except Exception as error:
+        if (told := expected(error)) is None:
             raise
-        typer.secho(
-            f"error: this needs {error.name}; install it with: pip install 'sameshot[{_EXTRAS[error.name]}]'",
-            err=True,
-            fg="red",
-        )
-        return 2
-    except BrokenPipeError:
-        return 128 + signal.SIGPIPE  # whoever read our output has gone: nothing is claimed
+        code, words = told
+        if words:
+            say(f"error: {words}", fg="red")
+        return code
     return result if isinstance(result, int) else 0
 
 

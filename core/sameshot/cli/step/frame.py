@@ -21,7 +21,9 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from sameshot.errors import SameshotError, UsageError
+from sameshot.cli.telling import expected
+from sameshot.cli.telling import say as say
+from sameshot.errors import UsageError
 
 ResultOption = Annotated[
     Path | None,
@@ -93,20 +95,20 @@ def reporting(step: str, result: Path | None, result_dir: Path | None = None) ->
         document = _signalled(report, code) if code in _SIGNALS else report.document(code, "", "")
         _write(document, result, result_dir)
         if code in _SIGNALS:
-            typer.secho(document["message"], err=True, fg="yellow")
+            say(document["message"], fg="yellow")
         raise
     except Exception as error:
-        code = error.exit_code if isinstance(error, SameshotError) else 1
-        _write(report.document(code, type(error).__name__, str(error)), result, result_dir)
+        code, words = expected(error) or (1, str(error))
+        _write(report.document(code, type(error).__name__, words or str(error)), result, result_dir)
         raise
     told = report.result
     assert told is not None, "a step ends with a result or with an error"
     code = int(told["exit_code"])
     _write(report.document(code, report.error or _error_of(code), told["message"]), result, result_dir)
     if told["message"]:
-        typer.secho(told["message"], err=True, fg="red" if code else None)
+        say(told["message"], fg="red" if code else None)
     if told.get("warning"):
-        typer.secho(f"warning: {told['warning']}", err=True, fg="yellow")
+        say(f"warning: {told['warning']}", fg="yellow")
     raise typer.Exit(code)
 
 
@@ -146,11 +148,6 @@ def stoppable(work: Coroutine[Any, Any, T]) -> T:
         if not come_to:
             raise
     return come_to[0]
-
-
-def say(line: str) -> None:
-    """Progress: a line on standard error, at once."""
-    typer.echo(line, err=True)
 
 
 def _signalled(report: Report, code: int) -> dict[str, Any]:

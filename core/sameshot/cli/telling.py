@@ -1,0 +1,36 @@
+"""What the command line tells on standard error, and what an error means for its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from typing import Any
+
+import typer
+
+from sameshot.errors import SameshotError
+
+# What only some commands need; a plain install can talk to a coordinator without them.
+_EXTRAS = dict.fromkeys(("backports", "backports.zstd", "isal", "jinja2", "numpy", "obstore", "pyarrow"), "local") | {
+    "hera": "argo",
+    "yaml": "argo",
+    "kfp": "kfp",
+}
+
+
+def say(line: str, **style: Any) -> None:
+    """A line on standard error, at once. Where nobody reads that any more, whoever says it goes on all the same: the
+    exit code, and a step's result file, say how it ended."""
+    with contextlib.suppress(OSError):
+        typer.secho(line, err=True, **style)
+
+
+def expected(error: BaseException) -> tuple[int, str] | None:
+    """The exit code and the words of an error that is no defect of ours; None: it is one, to be shown whole."""
+    if isinstance(error, SameshotError):
+        return error.exit_code, str(error)
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+        return 2, f"this needs {error.name}; install it with: pip install 'sameshot[{_EXTRAS[error.name]}]'"
+    if isinstance(error, BrokenPipeError):
+        return 128 + signal.SIGPIPE, ""  # whoever read our output has gone: nothing is claimed
+    return None
