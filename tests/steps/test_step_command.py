@@ -18,7 +18,7 @@ import typer
 
 from sameshot.cli.main import Terminated
 from sameshot.cli.step.frame import reporting
-from sameshot.errors import PartialCapture, UsageError
+from sameshot.errors import JobBusy, PartialCapture, UsageError
 from sameshot.model import CaptureState, FailureReason, TargetState
 from sameshot.steps.capture import begin
 from sameshot.steps.results import CancelResult, CaptureResult
@@ -348,6 +348,45 @@ def test_a_step_that_needs_more_than_is_installed_says_the_same_by_its_file_as_b
     assert (done.returncode, told["exit_code"], told["error"]) == (2, 2, "ModuleNotFoundError")
     assert "pip install 'sameshot[local]'" in told["message"]
     assert told["message"] in done.stderr
+
+
+def test_values_that_an_earlier_try_left_are_not_taken_for_this_ones(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("not of any step")
+    (tmp_path / "state").write_text("COLLECTING")  # known to a try that was ended by a signal
+    earlier = CaptureResult(capture_id="earlier", manifest_uri="file:///earlier", shards=("0/1",))
+    with pytest.raises(typer.Exit), reporting("capture", None, tmp_path, of=CaptureResult, facts=("state",)) as report:
+        report.done(earlier)
+    assert (tmp_path / "capture_id").read_text() == "earlier"
+    assert not (tmp_path / "state").exists()
+
+    def fail() -> None:
+        with reporting("capture", None, tmp_path, of=CaptureResult, facts=("state",)) as report:
+            report.knows(request_key="k2")
+            assert sorted(os.listdir(tmp_path)) == ["mine.txt"]  # whatever becomes of this one, also by SIGKILL
+            raise JobBusy("busy")
+
+    with pytest.raises(JobBusy):
+        fail()
+    values = {each.name: each.read_text() for each in tmp_path.iterdir()}
+    assert values == {
+        "mine.txt": "not of any step",
+        "step": "capture",
+        "exit_code": "75",
+        "error": "JobBusy",
+        "message": "busy",
+        "request_key": "k2",
+    }
+
+
+@in_loop
+async def test_a_capture_step_that_fails_leaves_no_value_of_the_one_before(tmp_path: Path) -> None:
+    async with training(tmp_path) as (_, client):
+        arguments = ("capture", "--address", client.address, "--key", "k1", *SHORT)
+        assert (await step(tmp_path, *arguments))[0] == 0
+        assert (tmp_path / "values" / "manifest_uri").read_text().startswith("file:")
+        code, told, _ = await step(tmp_path, *arguments, "--attempt", "4")
+        assert (code, told["error"]) == (6, "OtherAttempt")
+        assert set(os.listdir(tmp_path / "values")) == set(told)
 
 
 def test_capturing_and_cancelling_need_no_more_than_a_plain_install() -> None:

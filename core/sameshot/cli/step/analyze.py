@@ -21,6 +21,7 @@ from sameshot.cli.step.published import (
     lines,
 )
 from sameshot.lean import import_numpy
+from sameshot.steps.results import AnalysisResult
 
 
 def register(group: typer.Typer) -> None:
@@ -50,7 +51,7 @@ def analyze(
 
     Exit code 3: the capture has fewer ranks than are needed; the report of the others is written all the same.
     """
-    with reporting("analyze", result, result_dir) as report:
+    with reporting("analyze", result, result_dir, of=AnalysisResult) as report:
         report.knows(manifest_uri=manifest)
         report.when_signalled = KEPT
         import_numpy()

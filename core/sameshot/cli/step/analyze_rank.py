@@ -10,6 +10,7 @@ from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting
 from sameshot.cli.step.given import StepCommand
 from sameshot.cli.step.published import KEPT, ExpectedOption, FetchOption, ManifestArgument, ResultsOption, lines
 from sameshot.lean import import_numpy
+from sameshot.steps.results import RankResult
 
 
 def register(group: typer.Typer) -> None:
@@ -37,7 +38,7 @@ def analyze_rank(
 
     May be repeated, and shards may run at the same time.
     """
-    with reporting("analyze-rank", result, result_dir) as report:
+    with reporting("analyze-rank", result, result_dir, of=RankResult) as report:
         report.knows(manifest_uri=manifest, shard=shard)
         report.when_signalled = KEPT
         import_numpy()

@@ -11,6 +11,7 @@ from sameshot.cli.step.capture import CallerOption
 from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting, stoppable
 from sameshot.cli.step.given import StepCommand
 from sameshot.errors import UsageError
+from sameshot.steps.results import CancelResult
 
 
 def register(group: typer.Typer) -> None:
@@ -38,7 +39,7 @@ def cancel(
 
     May be repeated; a capture that is over stays what it is, and that is no error. Exit code 5: nobody knows it.
     """
-    with reporting("cancel", result, result_dir) as report:
+    with reporting("cancel", result, result_dir, of=CancelResult, facts=("request_key",)) as report:
         if (capture_id is None) == (key is None):
             raise UsageError("Name the capture by its id or by --key, and not by both.")
         report.knows(**({"request_key": key} if capture_id is None else {"capture_id": capture_id}))

@@ -10,6 +10,7 @@ from sameshot.cli.options import AddressOption, milliseconds
 from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting, say, stoppable
 from sameshot.cli.step.given import StepCommand
 from sameshot.steps.request import Action
+from sameshot.steps.results import CaptureResult
 
 if TYPE_CHECKING:
     from sameshot.client import CaptureView
@@ -64,7 +65,7 @@ def capture(
     SIGTERM and Ctrl-C leave the capture running: start the step again with the same key to go on waiting for it, or use
     `sameshot step cancel`. Exit code 0: enough was captured, or it was skipped as asked for (then capture_id is empty).
     """
-    with reporting("capture", result, result_dir) as report:
+    with reporting("capture", result, result_dir, of=CaptureResult, facts=("state",)) as report:
         report.knows(request_key=key)
         from sameshot.model import CaptureSpec
         from sameshot.steps.capture import run

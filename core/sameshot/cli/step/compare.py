@@ -12,7 +12,7 @@ from sameshot.cli.step.given import StepCommand
 from sameshot.cli.step.published import KEPT, ExpectedOption, ManifestArgument, OutOption, ResultsOption, lines
 from sameshot.errors import Regressed
 from sameshot.lean import import_numpy
-from sameshot.steps.results import CompareVerdict
+from sameshot.steps.results import CompareResult, CompareVerdict
 
 
 def register(group: typer.Typer) -> None:
@@ -53,7 +53,7 @@ def compare(
     The verdict in the result is regressed, slower, same, faster, unknown or first. It is regressed only where a step
     takes longer by more than noise and by the threshold or more.
     """
-    with reporting("compare", result, result_dir) as report:
+    with reporting("compare", result, result_dir, of=CompareResult) as report:
         report.knows(after_manifest_uri=manifest)
         report.when_signalled = KEPT
         import_numpy()

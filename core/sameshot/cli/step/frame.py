@@ -1,6 +1,6 @@
 """What all steps have in common: the result file, the exit code, the last words, and what a signal means.
 
-    with reporting("capture", result, result_dir) as report:
+    with reporting("capture", result, result_dir, of=CaptureResult) as report:
         report.knows(request_key=key)        # facts that a failure's file shall have, too
         report.done(capture(request))        # a struct of `steps.results`
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -40,6 +40,8 @@ ResultDirOption = Annotated[
 ]
 
 T = TypeVar("T")
+
+_FIRST = ("step", "exit_code", "error", "message")  # in every result file
 
 INTERRUPTED, TERMINATED = 130, 143
 _SIGNALS = {
@@ -71,9 +73,8 @@ class Report:
     def document(self, exit_code: int, error: str, message: str) -> dict[str, Any]:
         """The result file's content; the same first four fields in every one."""
         told = self._result if self._result is not None else self._known
-        return {"step": self.step, "exit_code": exit_code, "error": error, "message": message} | {
-            name: value for name, value in told.items() if name not in ("exit_code", "message")
-        }
+        first = dict(zip(_FIRST, (self.step, exit_code, error, message), strict=True))
+        return first | {name: value for name, value in told.items() if name not in ("exit_code", "message")}
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -81,10 +82,21 @@ class Report:
 
 
 @contextlib.contextmanager
-def reporting(step: str, result: Path | None, result_dir: Path | None = None) -> Iterator[Report]:
-    """Runs a step; leaves by `typer.Exit` with the result's exit code, or with the error that the step raised."""
+def reporting(
+    step: str,
+    result: Path | None,
+    result_dir: Path | None = None,
+    *,
+    of: type[msgspec.Struct] | None = None,
+    facts: tuple[str, ...] = (),
+) -> Iterator[Report]:
+    """Runs a step; leaves by `typer.Exit` with the result's exit code, or with the error that the step raised.
+
+    `of` is what the step's results are, `facts` what it may also know before it has one: values of such names that an
+    earlier try left in `result_dir` are removed first.
+    """
     report = Report(step)
-    _prepare(result, result_dir)
+    _prepare(result, result_dir, {*_FIRST, *(of.__struct_fields__ if of is not None else ()), *facts})
     try:
         yield report
     except KeyboardInterrupt:
@@ -172,7 +184,7 @@ def _error_of(code: int) -> str:
     return _NAMES.get(code, "SameshotError")
 
 
-def _prepare(result: Path | None, result_dir: Path | None) -> None:
+def _prepare(result: Path | None, result_dir: Path | None, fields: Iterable[str]) -> None:
     """Before anything is done: what can't be reported need not be begun. A result of an earlier try is none of ours."""
     try:
         if result is not None:
@@ -180,6 +192,8 @@ def _prepare(result: Path | None, result_dir: Path | None) -> None:
             result.unlink(missing_ok=True)
         if result_dir is not None:
             result_dir.mkdir(parents=True, exist_ok=True)
+            for name in fields:
+                (result_dir / name).unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(f"The result can't be written: {error}.") from None
 

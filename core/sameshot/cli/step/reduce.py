@@ -19,6 +19,7 @@ from sameshot.cli.step.published import (
     lines,
 )
 from sameshot.lean import import_numpy
+from sameshot.steps.results import AnalysisResult
 
 
 def register(group: typer.Typer) -> None:
@@ -47,7 +48,7 @@ def reduce(
     Exit code 3: the capture has fewer ranks than are needed; the report of the others is written all the same.
     Exit code 4: a rank was never analysed, or its summary is damaged; the message says which shard to run again.
     """
-    with reporting("reduce", result, result_dir) as report:
+    with reporting("reduce", result, result_dir, of=AnalysisResult) as report:
         report.knows(manifest_uri=manifest)
         report.when_signalled = KEPT
         import_numpy()
