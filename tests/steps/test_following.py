@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+import grpc
 import msgspec
 import pytest
 
+from sameshot.api import sameshot_pb2 as pb
+from sameshot.api.convert import to_proto
+from sameshot.api.sameshot_pb2_grpc import CoordinatorServicer, add_CoordinatorServicer_to_server
 from sameshot.api.views import CaptureView
 from sameshot.client.local import JobInfo, write_job_file
-from sameshot.errors import AlreadyExists, CaptureFailed, DeadlinePassed, ManifestError, StorageError
+from sameshot.errors import AlreadyExists, CaptureFailed, DeadlinePassed, ManifestError, SameshotError, StorageError
 from sameshot.model import CaptureState, Outcome, TargetState
 from sameshot.steps import follow as following
 from sameshot.steps.cancel import cancel_async
@@ -172,6 +178,48 @@ async def test_cancelling_the_coroutine_cancels_no_capture(tmp_path: Path) -> No
 
 
 # ---- the coordinator
+
+
+class Proxy(CoordinatorServicer):
+    """Between us and a coordinator: says so often that something is wrong, in gRPC's words, and then has a new peer."""
+
+    def __init__(self, code: grpc.StatusCode, times: int, view: CaptureView) -> None:
+        self.code, self.times, self.view, self.asked = code, times, view, 0
+
+    async def WatchCapture(self, request: pb.CaptureSelector, context: Any) -> AsyncIterator[pb.CaptureUpdate]:  # noqa: N802
+        self.asked += 1
+        if self.asked <= self.times:
+            await context.abort(self.code, "stream was reset")
+        update = pb.CaptureUpdate()
+        to_proto(self.view, update.capture)
+        yield update
+
+
+@pytest.mark.parametrize(
+    "code", [grpc.StatusCode.CANCELLED, grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.ABORTED]
+)
+@in_loop
+async def test_what_a_proxy_says_of_a_broken_stream_does_not_end_the_following(
+    code: grpc.StatusCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = CaptureView(capture_id="0" * 32, job=JOB, state=CaptureState.SUCCEEDED, published=True, manifest_uri="m")
+    for times in (2, 10**6):
+        server, proxy = grpc.aio.server(), Proxy(code, times, over)
+        add_CoordinatorServicer_to_server(proxy, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        asked = CaptureRequest(address=f"127.0.0.1:{port}", request_key="k1", timeout_s=60)
+        try:
+            if times == 2:
+                assert (await follow(asked, "0" * 32)).published
+                assert proxy.asked == 3
+            else:  # it never gets better: then that is the answer, and not before
+                monkeypatch.setattr(following, "PATIENCE_S", 0.5)
+                with pytest.raises(SameshotError, match=f"failed with {code.name}"):
+                    await follow(asked, "0" * 32)
+                assert proxy.asked > 1
+        finally:
+            await server.stop(None)
 
 
 @in_loop

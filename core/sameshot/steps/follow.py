@@ -135,13 +135,20 @@ class _Following:
             return await self._archived_or_lost(
                 str(error), lost="The coordinator is gone with its job, and the archive does not know" if gone else ""
             )
-        except TryAgain as error:
+        except SameshotError as error:
+            if not isinstance(error, TryAgain) and type(error) is not SameshotError:
+                raise
+            # The latter: what is none of our errors was not said by a coordinator that knew what it said, but by a
+            # proxy (INTERNAL, CANCELLED), or by one that was just being ended (UNKNOWN).
             now = time.monotonic()
             self._silent_since = self._silent_since or now
             self._say(str(error))
             if now - self._silent_since <= PATIENCE_S:
                 return None
-            return await self._archived_or_lost(str(error))
+            over = await self._archived_or_lost(str(error))
+            if over is None and not isinstance(error, TryAgain):
+                raise
+            return over
 
     async def _watch(self, client: AsyncClient) -> CaptureView | None:
         """The capture if it is over; None where the watch ended or went quiet before. Raises Unreachable where not even
