@@ -206,3 +206,24 @@ class Denied(SameshotError):
     """The caller may not do this."""
 
     exit_code = 77
+
+
+_OF_EXIT_CODE: dict[int, type[SameshotError]] = {
+    each.exit_code: each
+    for each in (
+        SameshotError,
+        UsageError,
+        PartialCapture,
+        CaptureFailed,
+        UnknownCapture,
+        NoSuchJob,
+        CaptureCancelled,
+        TryAgain,
+        Denied,
+    )
+}
+
+
+def of_exit_code(code: int) -> type[SameshotError]:
+    """What an exit code (not 0) says on its own: the class whose subclasses have it, too."""
+    return _OF_EXIT_CODE.get(code, SameshotError)

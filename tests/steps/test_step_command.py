@@ -18,9 +18,9 @@ import typer
 
 from sameshot.cli.main import Terminated
 from sameshot.cli.step.frame import reporting
-from sameshot.errors import JobBusy, PartialCapture, UsageError
+from sameshot.errors import JobBusy, PartialCapture, SameshotError, UsageError
 from sameshot.model import CaptureState, FailureReason, TargetState
-from sameshot.steps.capture import begin
+from sameshot.steps.capture import accept, begin
 from sameshot.steps.results import CancelResult, CaptureResult
 from support.coordination import in_loop, until
 from support.fake_agent import JOB, deliver, failing, stay
@@ -387,6 +387,21 @@ async def test_a_capture_step_that_fails_leaves_no_value_of_the_one_before(tmp_p
         code, told, _ = await step(tmp_path, *arguments, "--attempt", "4")
         assert (code, told["error"]) == (6, "OtherAttempt")
         assert set(os.listdir(tmp_path / "values")) == set(told)
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 5, 6, 7, 75, 77, 99])
+def test_the_file_names_the_error_that_accepting_the_result_raises(tmp_path: Path, code: int) -> None:
+    result, file = CaptureResult(exit_code=code, message="so it is"), tmp_path / "result.json"
+    with pytest.raises(typer.Exit) as left, reporting("capture", file) as report:
+        report.done(result)
+    raised = ""
+    try:
+        accept(result)
+    except SameshotError as error:
+        raised = type(error).__name__
+    assert left.value.exit_code == code
+    assert json.loads(file.read_bytes())["error"] == raised
+    assert bool(raised) == bool(code)
 
 
 def test_capturing_and_cancelling_need_no_more_than_a_plain_install() -> None:

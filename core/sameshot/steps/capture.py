@@ -24,20 +24,15 @@ import msgspec
 
 from sameshot.client import AsyncClient, CaptureView
 from sameshot.errors import (
-    CaptureCancelled,
-    CaptureFailed,
     DeadlinePassed,
-    Denied,
     JobBusy,
     JobEnded,
     NoSuchJob,
     NotArmed,
-    PartialCapture,
     SameshotError,
     TryAgain,
     UnknownCapture,
     Unreachable,
-    UsageError,
     VerificationFailed,
 )
 from sameshot.manifest import Manifest
@@ -403,24 +398,8 @@ def skipped(request: CaptureRequest, why: SameshotError) -> CaptureResult:
     )
 
 
-_ERRORS: dict[int, type[SameshotError]] = {
-    each.exit_code: each
-    for each in (
-        SameshotError,
-        UsageError,
-        PartialCapture,
-        CaptureFailed,
-        UnknownCapture,
-        NoSuchJob,
-        CaptureCancelled,
-        TryAgain,
-        Denied,
-    )
-}
-
-
 def accept(result: CaptureResult) -> CaptureResult:
     """The result, if the step is content with it; else raises the error of its exit code, with its message."""
     if result.exit_code == 0:
         return result
-    raise _ERRORS.get(result.exit_code, SameshotError)(result.message)
+    raise of_exit_code(result.exit_code)(result.message)

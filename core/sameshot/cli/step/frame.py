@@ -23,7 +23,7 @@ import typer
 
 from sameshot.cli.telling import expected
 from sameshot.cli.telling import say as say
-from sameshot.errors import UsageError
+from sameshot.errors import UsageError, of_exit_code
 
 ResultOption = Annotated[
     Path | None,
@@ -116,7 +116,11 @@ def reporting(
     told = report.result
     assert told is not None, "a step ends with a result or with an error"
     code = int(told["exit_code"])
-    _write(report.document(code, report.error or _error_of(code), told["message"]), result, result_dir)
+    _write(
+        report.document(code, report.error or (of_exit_code(code).__name__ if code else ""), told["message"]),
+        result,
+        result_dir,
+    )
     if told["message"]:
         say(told["message"], fg="red" if code else None)
     if told.get("warning"):
@@ -165,23 +169,6 @@ def stoppable(work: Coroutine[Any, Any, T]) -> T:
 def _signalled(report: Report, code: int) -> dict[str, Any]:
     name, said = _SIGNALS[code]
     return report.document(code, name, f"{said} {report.when_signalled}".strip())
-
-
-_NAMES = {
-    0: "",
-    2: "UsageError",
-    3: "PartialCapture",
-    4: "CaptureFailed",
-    5: "UnknownCapture",
-    6: "NoSuchJob",
-    7: "CaptureCancelled",
-    75: "TryAgain",
-    77: "Denied",
-}
-
-
-def _error_of(code: int) -> str:
-    return _NAMES.get(code, "SameshotError")
 
 
 def _prepare(result: Path | None, result_dir: Path | None, fields: Iterable[str]) -> None:
