@@ -25,8 +25,8 @@ from make_job import GpuJob, Slow
 from redated import redate
 
 from sameshot import analysis
-from sameshot.errors import CaptureFailed, StorageError, UnknownCapture, UsageError, VerificationFailed
-from sameshot.manifest import decode
+from sameshot.errors import CaptureFailed, ManifestError, StorageError, UnknownCapture, UsageError, VerificationFailed
+from sameshot.manifest import Job, build, decode, encode
 from sameshot.model import Outcome
 from sameshot.steps.analyze import analyze, analyze_rank, reduce, split
 from sameshot.steps.history import rows
@@ -336,6 +336,27 @@ def test_ranks_that_were_analysed_differently_are_not_joined(tmp_path: Path) -> 
     analyze_rank(str(manifest), "1/2", results, fetch_pattern="next_batch")
     with pytest.raises(VerificationFailed, match=r"rank 1 .*fetch pattern 'next_batch'.*shard 1/2"):
         reduce(str(manifest), results)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{"capture_id": ".."}, {"capture_id": "../../../../x"}, {"job": Job("..", "demo", "u", 0)},
+     {"job": Job("local", "../demo", "u", 0)}, {"job": Job("local", "a\\b", "u", 0)}],
+    ids=str,
+)  # fmt: skip
+def test_a_manifest_with_names_that_lead_elsewhere_is_refused(tmp_path: Path, named: dict[str, Any]) -> None:
+    """Manifests are also imported, and trying again never helps."""
+    manifest, results = gloo(tmp_path), tmp_path / "deep" / "results"
+    found = decode(manifest.read_bytes())
+    manifest.write_bytes(encode(build(msgspec.structs.replace(found.capture, **named), list(found.targets))))
+    for call in (
+        lambda: analyze_rank(str(manifest), "0/1", str(results)),
+        lambda: reduce(str(manifest), str(results)),
+        lambda: analyze(str(manifest), str(results)),
+    ):
+        with pytest.raises(ManifestError, match="no names of a folder"):
+            call()
+    assert not (tmp_path / "deep").exists()
 
 
 @pytest.mark.parametrize("step", ["analyze_rank", "reduce", "analyze"])

@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from import_run import import_run
 from make_job import GpuJob, Slow
-from manifests import make_capture
+from manifests import failed, make_capture
 from redated import redate
 
 from sameshot.analysis.compare import Change, Outcome
 from sameshot.errors import SameshotError, StorageError, UnknownCapture, UsageError, VerificationFailed
-from sameshot.manifest import Manifest, decode
+from sameshot.manifest import Manifest, build, decode, encode
 from sameshot.model import Activity, CaptureSpec
+from sameshot.model import Outcome as JobOutcome
 from sameshot.steps.analyze import analyze, analyze_rank, reduce
 from sameshot.steps.compare import compare, differences, verdict
 from sameshot.steps.history import append, rows
@@ -218,6 +219,44 @@ def test_a_kept_summary_that_was_changed_is_not_believed(made: Path, series: Pat
     assert compare(manifest_at(made, 2), str(series / "results")) == kept
 
 
+def test_a_kept_manifest_that_was_changed_is_not_believed(made: Path, series: Path) -> None:
+    """It would say of other ranks or another time what the summaries beside it never said."""
+    kept = compare(manifest_at(made, 2), str(series / "results"))
+    file = results_of(series, made, 1) / ranks_folder(manifest_of(made, 1).sha256) / "manifest.json"
+    found = decode(file.read_bytes())
+    file.write_bytes(encode(build(msgspec.structs.replace(found.capture, caller="forged"), list(found.targets))))
+    assert compare(manifest_at(made, 2), str(series / "results")) == kept
+    (made / "run1").rename(made / "hidden")
+    try:
+        found_now = compare(manifest_at(made, 2), str(series / "results"))
+    finally:
+        (made / "hidden").rename(made / "run1")
+    assert found_now.before_capture_id == id_of(made, 0), "the forged one is not that of the row"
+    assert "it is not there any more" in found_now.message
+
+
+def test_an_earlier_capture_without_a_single_trace_leaves_the_one_before_it(
+    made: Path, series: Path, tmp_path: Path
+) -> None:
+    """A row may say SUCCEEDED of a manifest that lists nothing to analyse: rows are written by whoever may."""
+    found = manifest_of(made, 1)
+    lost = [
+        msgspec.structs.replace(each, artifact=None, failure=failed(each.identity.rank or 0).failure)
+        for each in found.targets
+    ]
+    capture = msgspec.structs.replace(found.capture, outcome=JobOutcome.FAILED, common_window_ns=None)
+    empty = build(capture, lost)
+    (tmp_path / "empty.json").write_bytes(encode(empty))
+    results = str(series / "results")
+    shutil.rmtree(results_of(series, made, 1))
+    row = next(each for each in rows(results, "local", "nightly") if each.capture_id == id_of(made, 1))
+    uri = str(tmp_path / "empty.json")
+    append(results, msgspec.structs.replace(row, manifest_uri=uri, manifest_sha256=empty.sha256))
+    told = compare(manifest_at(made, 2), results)
+    assert told.before_capture_id == id_of(made, 0)
+    assert "No rank of capture" in told.message
+
+
 def test_an_earlier_capture_that_is_gone_everywhere_leaves_the_one_before_it(made: Path, series: Path) -> None:
     shutil.rmtree(results_of(series, made, 1))
     hidden = made / "run1-gone"
@@ -290,6 +329,15 @@ def test_an_earlier_capture_at_an_address_that_is_none_leaves_the_one_before_it(
     row = next(each for each in rows(results, "local", "nightly") if each.capture_id == id_of(made, 1))
     append(results, msgspec.structs.replace(row, manifest_uri=uri))
     assert compare(manifest_at(made, 2), results).before_capture_id == id_of(made, 0)
+
+
+def test_a_row_whose_names_lead_elsewhere_leaves_the_one_before_it(made: Path, series: Path) -> None:
+    results = str(series / "results")
+    row = next(each for each in rows(results, "local", "nightly") if each.capture_id == id_of(made, 1))
+    append(results, msgspec.structs.replace(row, job="../../.."))
+    found = compare(manifest_at(made, 2), results)
+    assert found.before_capture_id == id_of(made, 0)
+    assert "it can't be used" in found.message
 
 
 def test_a_later_capture_that_is_damaged_is_an_error(made: Path, series: Path) -> None:

@@ -33,11 +33,10 @@ from sameshot.errors import (
 from sameshot.manifest import Capture, Manifest
 from sameshot.model import JobRef
 from sameshot.steps.history import HistoryRow, alike, captured_at, earlier, rows
-from sameshot.steps.places import capture_folder
-from sameshot.steps.published import Published, hand_out, open_published
+from sameshot.steps.published import Published, hand_out, open_published, results_of
 from sameshot.steps.ranks import RankFolder, Stored, kept_manifest
 from sameshot.steps.results import TEXT_LIMIT, CompareResult, CompareVerdict, fitted, shortened
-from sameshot.steps.store import Folder, open_results
+from sameshot.steps.store import Folder
 from sameshot.trace.capture_check import locate
 
 Progress = Callable[[int, int, str], None]
@@ -187,7 +186,7 @@ def _why(error: SameshotError) -> str:
 def _of_row(row: HistoryRow, results_uri: str) -> _Found:
     """Raises one of `_UNUSABLE` where the very manifest of the row is nowhere any more."""
     job = JobRef(row.namespace, row.job, row.job_uid, row.attempt)
-    results = Folder(open_results(results_uri), capture_folder(job, row.capture_id))
+    results = results_of(results_uri, job, row.capture_id)
     kept = kept_manifest(results, row.manifest_sha256)
     if kept is None:
         kept = open_published(row.manifest_uri, results_uri, row.manifest_sha256).manifest

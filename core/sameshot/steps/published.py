@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 from typing import NamedTuple
 
-from sameshot.errors import UsageError, VerificationFailed
+from sameshot.errors import ManifestError, UsageError, VerificationFailed
 from sameshot.manifest import Manifest
+from sameshot.model import JobRef, path_problem
 from sameshot.steps.places import capture_folder
 from sameshot.steps.store import Folder, open_results
 from sameshot.storage import Storage
@@ -46,8 +47,19 @@ def open_published(manifest: str, results_uri: str, expected_sha256: str | None 
             f"that of another capture, or was replaced since. Nothing was analysed."
         )
     capture = found.capture
-    folder = capture_folder(capture.job.ref, capture.capture_id)
-    return Published(storage, key, found, Folder(open_results(results_uri), folder))
+    return Published(storage, key, found, results_of(results_uri, capture.job.ref, capture.capture_id))
+
+
+def results_of(results_uri: str, job: JobRef, capture_id: str) -> Folder:
+    """A capture's folder of results. Names come from manifests, also imported ones: raises ManifestError for those that
+    would lead elsewhere, and UsageError for a results_uri that is none."""
+    folder = capture_folder(job, capture_id)
+    if problem := path_problem(folder):
+        raise ManifestError(
+            f"Job {str(job)!r} and capture {capture_id!r} are no names of a folder ({problem}: {folder!r}), so results "
+            "of this capture have no place. Import its traces with other names."
+        )
+    return Folder(open_results(results_uri), folder)
 
 
 def hand_out(written: Path, out: Path) -> None:
