@@ -34,6 +34,7 @@ from sameshot.errors import (
     UnknownCapture,
     Unreachable,
     VerificationFailed,
+    of_exit_code,
 )
 from sameshot.manifest import Manifest
 from sameshot.model import CaptureState, Outcome
