@@ -6,12 +6,13 @@ import warnings
 
 from airflow.exceptions import AirflowSkipException  # its home is airflow.sdk.exceptions
 from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import RemovedInAirflow4Warning
 
 with DAG("uses_what_goes_away", schedule=None):
 
     @task
     def use() -> None:
-        warnings.warn("used in a task", FutureWarning, stacklevel=1)
+        warnings.warn("used in a task", RemovedInAirflow4Warning, stacklevel=1)
         raise AirflowSkipException
 
     use()
