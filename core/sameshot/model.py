@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import msgspec
 
-from sameshot.errors import InvalidSpec, JobBusy, PolicyRefused
+from sameshot.errors import InvalidSpec, JobBusy, PolicyRefused, UsageError
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -449,6 +449,13 @@ class TargetFact(msgspec.Struct, frozen=True):
     late_start: bool | None = None  # None: not known
     announced_bytes: int | None = None  # size of the file, from ANNOUNCED on
     last_poll_age_s: float | None = None
+
+
+def check_caller(caller: str) -> str:
+    """The same; raises UsageError where it can't travel in the metadata of a call, or would arrive as another one."""
+    if caller.isascii() and caller.isprintable() and caller == caller.strip():
+        return caller
+    raise UsageError(f"The caller {caller!r} must be printable ASCII without spaces around it; it names who asks.")
 
 
 def keyed_capture_id(job: JobRef, caller: str, request_key: str, n: int) -> str:

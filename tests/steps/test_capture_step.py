@@ -22,6 +22,7 @@ from sameshot.errors import (
     CaptureFailed,
     Denied,
     JobBusy,
+    JobEnded,
     NoSuchJob,
     OtherAttempt,
     PartialCapture,
@@ -35,9 +36,10 @@ from sameshot.errors import (
 )
 from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, FailureReason, Nobody, Outcome, TargetState
 from sameshot.steps.capture import accept, begin, capture, finish, pinned, result_of, run
+from sameshot.steps.capture import skipped as skipped_result
 from sameshot.steps.preflight import check
 from sameshot.steps.request import Action, CaptureRequest
-from sameshot.steps.results import CaptureResult, from_builtins, to_builtins, to_json
+from sameshot.steps.results import SIZE_LIMIT, CaptureResult, from_builtins, to_builtins, to_json
 from support.coordination import QUICK, SPEC, in_loop, until, until_view
 from support.fake_agent import JOB, deliver, failing, stay
 from support.step_requests import by_rank, request, training
@@ -397,3 +399,20 @@ def test_what_is_not_accepted_is_raised_with_its_own_class_and_words(code: int, 
 def test_what_was_skipped_as_asked_for_is_accepted() -> None:
     skipped = CaptureResult(message="Skipped: …")
     assert accept(skipped).skipped
+
+
+def test_what_was_skipped_is_small_whatever_the_key() -> None:
+    key = "k" + "é" * 255  # as long as a coordinator takes it; six bytes each where an engine escapes
+    told = skipped_result(CaptureRequest(request_key=key, spec=SPEC), JobEnded("ü" * 1000))
+    assert told.skipped
+    assert len(json.dumps(to_builtins(told))) <= SIZE_LIMIT
+    assert told.request_key == key
+
+
+@pytest.mark.parametrize("caller", ["jürgen", "ana\nx", " ana ", "ana\t"])
+def test_a_caller_that_can_not_be_sent_is_refused_before_anything_is_asked(caller: str) -> None:
+    with pytest.raises(UsageError, match="printable ASCII"):
+        CaptureRequest(request_key="k", caller=caller)
+    with pytest.raises(UsageError, match="printable ASCII"):
+        AsyncClient("127.0.0.1:1", caller=caller)
+    assert CaptureRequest(request_key="k", caller="ana of ops").caller == "ana of ops"

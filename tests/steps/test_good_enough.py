@@ -166,3 +166,13 @@ def test_a_complete_capture_whose_ranks_hardly_overlap_passes_with_a_warning() -
     assert none.exit_code == 0
     assert "-2600 ms of 1000 ms" in none.warning
     assert judge(capture(CaptureState.SUCCEEDED, *ALL, common_window_ns=None)).warning == ""
+
+
+def test_enough_ranks_that_hardly_overlap_are_warned_of_twice() -> None:
+    few = capture(CaptureState.PARTIAL, *FOUR, common_window_ns=120_000_000)
+    verdict = judge(few, 2)
+    assert verdict.exit_code == 0
+    assert verdict.warning.startswith("2 of 4 ranks of train have no verified trace: 2-3.")
+    assert "only 120 ms of 1000 ms in common" in verdict.warning
+    assert len(verdict.warning) <= TEXT_LIMIT
+    assert "in common" not in judge(capture(CaptureState.PARTIAL, *FOUR), 2).warning

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -18,6 +20,7 @@ import typer
 
 from sameshot.cli.main import Terminated
 from sameshot.cli.step.frame import reporting
+from sameshot.client.local import LOCK_FILE, JobInfo, write_job_file
 from sameshot.errors import JobBusy, PartialCapture, SameshotError, UsageError
 from sameshot.model import CaptureState, FailureReason, TargetState
 from sameshot.steps.capture import accept, begin
@@ -172,6 +175,35 @@ async def test_cancel_by_id_and_by_key_and_of_what_nobody_knows(tmp_path: Path) 
         assert (code, told["error"], told["state"]) == (5, "UnknownCapture", "UNKNOWN")
         code, told, _ = await step(tmp_path, "cancel", *by)
         assert (code, told["error"]) == (2, "UsageError")
+
+
+@in_loop
+async def test_of_several_jobs_of_one_name_a_cancel_takes_the_one_with_the_uid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "runs"
+    root.mkdir(mode=0o700)
+    monkeypatch.setenv("SAMESHOT_RUNTIME_DIR", str(root))
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        with contextlib.ExitStack() as running:
+            for run_id, uid in (("r1", JOB.uid), ("r2", "2" * 32)):
+                (root / run_id).mkdir()
+                lock = running.enter_context((root / run_id / LOCK_FILE).open("w"))
+                fcntl.lockf(lock, fcntl.LOCK_EX)
+                job = msgspec.structs.replace(JOB, uid=uid)
+                where = client.address if uid == JOB.uid else f"unix:{tmp_path}/none"
+                info = JobInfo(job=job, series="s", coordinator=where, archive="/a", pid=os.getpid())
+                write_job_file(root / run_id, info)
+            view = await begin(request(client))
+            await until(lambda: view.capture_id in agent.accepted)
+            by = ("--key", "k1", "--job", "train", "--caller", "ana")
+            code, told, _ = await step(tmp_path, "cancel", *by)
+            assert (code, told["error"]) == (2, "UsageError")
+            code, told, _ = await step(tmp_path, "cancel", *by, "--uid", JOB.uid)
+            assert (code, told["capture_id"], told["state"]) == (0, view.capture_id, "CANCELLED")
+            code, told, _ = await step(tmp_path, "cancel", *by, "--uid", "3" * 32)
+            assert (code, told["error"]) == (6, "NoSuchJob")
 
 
 @pytest.mark.parametrize(

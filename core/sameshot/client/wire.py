@@ -14,7 +14,7 @@ from sameshot.api.convert import from_proto, to_proto
 from sameshot.api.transport import CALLER_KEY
 from sameshot.api.views import CaptureView, JobDescription, WorkersView, by_rank
 from sameshot.errors import SameshotError, UsageError
-from sameshot.model import CaptureSpec, JobRef, TargetFact
+from sameshot.model import CaptureSpec, JobRef, TargetFact, check_caller
 
 OnFailed = Literal["NEW", "RETURN"]
 
@@ -24,7 +24,8 @@ PATIENCE_S = 10.0
 
 
 def metadata(caller: str | None) -> tuple[tuple[str, str], ...]:
-    return ((CALLER_KEY, caller or os_user()),)
+    """Raises UsageError for a caller that can't be sent."""
+    return ((CALLER_KEY, check_caller(caller or os_user())),)
 
 
 def os_user() -> str:

@@ -394,8 +394,10 @@ def capture(request: CaptureRequest, progress: Say | None = None, seen: Seen | N
 
 def skipped(request: CaptureRequest, why: SameshotError) -> CaptureResult:
     """Nothing was captured, and that is what the request wanted in this case."""
-    return CaptureResult(
-        request_key=request.request_key, window_ms=request.spec.duration_ms, message=shortened(f"Skipped: {why}")
+    return fitted(
+        CaptureResult(
+            request_key=request.request_key, window_ms=request.spec.duration_ms, message=shortened(f"Skipped: {why}")
+        )
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import msgspec
 
 from sameshot.errors import UsageError
-from sameshot.model import CaptureSpec
+from sameshot.model import CaptureSpec, check_caller
 
 
 class Action(enum.StrEnum):
@@ -49,6 +49,8 @@ class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise UsageError("A capture step needs a request key, so that a retry finds its capture again.")
         if not self.request_key.startswith(self.family):
             raise UsageError(f"The request key {self.request_key!r} does not begin with its family, {self.family!r}.")
+        if self.caller is not None:
+            check_caller(self.caller)
         if self.min_ranks is not None and self.min_ranks < 1:
             raise UsageError(f"min_ranks is {self.min_ranks}; ask for at least one rank, or leave it out for all.")
         if not 0 < self.timeout_s < float("inf"):

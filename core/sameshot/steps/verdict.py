@@ -116,7 +116,9 @@ def _partial(view: CaptureView, min_ranks: int | None) -> Verdict:
     if view.archived < min_ranks:
         have = f"{view.archived} verified traces are fewer than the {min_ranks} asked for. "
         return Verdict(PartialCapture.exit_code, shortened(have + said))
-    return Verdict(0, f"{view.archived} of {view.expected} ranks have a verified trace.", said)
+    narrow = _narrow_window(view)
+    warning = f"{shortened(said, TEXT_LIMIT - len(narrow) - 1)} {narrow}" if narrow else said
+    return Verdict(0, f"{view.archived} of {view.expected} ranks have a verified trace.", warning)
 
 
 def _all_there(view: CaptureView) -> str:

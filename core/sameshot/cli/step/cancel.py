@@ -30,6 +30,10 @@ def cancel(
     ] = None,
     address: AddressOption = "local",
     job: JobOption = None,
+    uid: Annotated[
+        str | None,
+        typer.Option(help="Of several local jobs of the same name the one with this uid.", show_default=False),
+    ] = None,
     caller: CallerOption = None,
     wait: Annotated[str, typer.Option(help="Longest wait for the manifest of what was kept.")] = "10s",
     result: ResultOption = None,
@@ -54,6 +58,7 @@ def cancel(
                     capture_id,
                     request_key=key,
                     caller=caller,
+                    uid=uid,
                     wait_s=milliseconds(wait) / 1000,
                 )
             )
