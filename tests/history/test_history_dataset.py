@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import io
 import json
@@ -185,6 +186,28 @@ def test_unknown_columns_of_newer_versions_are_ignored_and_missing_ones_of_older
     assert (found.activities, found.with_stack, found.with_flops, found.duration_ms) == (None, None, None, None)
     assert (found.image, found.headline.waiting_ns, found.headline.lateness) == (None, None, "unknown")
     assert found.headline.step_time_ns == 100_000_000
+
+
+def test_rows_are_decoded_beside_the_event_loop_that_fetches_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet takes a ms of CPU for each row: one after the other it would hold up all requests of a long history."""
+    for number in range(4):
+        append(str(tmp_path), row(number))
+    within_a_loop = []
+    real = dataset.decode
+
+    def watched(data: bytes) -> HistoryRow:
+        try:
+            asyncio.get_running_loop()
+            within_a_loop.append(True)
+        except RuntimeError:
+            within_a_loop.append(False)
+        return real(data)
+
+    monkeypatch.setattr(dataset, "decode", watched)
+    assert len(rows(str(tmp_path), "team", "bert")) == 4
+    assert within_a_loop == [False] * 4
 
 
 # -- what is none
