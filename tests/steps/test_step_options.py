@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from sameshot.errors import InvalidSpec
+from sameshot.errors import InvalidSpec, JobBusy
 from sameshot.model import Activity, CaptureSpec
 from sameshot.steps import options
+from sameshot.steps.request import Action, CaptureRequest
 
 
 @pytest.mark.parametrize(
@@ -134,3 +135,80 @@ def test_a_spec_from_texts() -> None:
 def test_what_can_not_be_recorded_is_refused(given: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidSpec, match=says):
         options.capture_spec(**given)
+
+
+def test_a_request_from_texts_as_templates_and_command_lines_write_them() -> None:
+    given: dict[str, object] = {
+        "duration": "500ms",
+        "activities": "cpu, cuda",
+        "record_shapes": "yes",
+        "job": " bert ",
+        "uid": "",
+        "attempt": "2",
+        "min_ranks": "7",
+        "if_unavailable": "SKIP",
+        "if_busy": Action.FAIL,
+        "timeout": "1m",
+    }
+    assert options.capture_request(given, request_key="k", address="host:1", family="") == CaptureRequest(
+        request_key="k",
+        address="host:1",
+        spec=CaptureSpec(duration_ms=500, activities=(Activity.CPU, Activity.CUDA), record_shapes=True),
+        job="bert",
+        attempt=2,
+        min_ranks=7,
+        if_unavailable=Action.SKIP,
+        if_busy=Action.FAIL,
+        timeout_s=60.0,
+    )
+
+
+def test_what_is_not_given_has_the_defaults_of_a_request() -> None:
+    assert options.capture_request({}, request_key="k") == CaptureRequest(request_key="k")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"if_busy": "perhaps"}, "^if_busy: 'perhaps' is not one of fail, skip, wait"),
+        ({"timeout": "soon"}, "^timeout: "),
+        ({"attempt": "first"}, "^attempt: "),
+        ({"job": 16}, "^job: "),
+        ({"durations": "2s"}, "Unknown capture options: durations"),
+        ({"with_flops": True}, "Unknown capture options: with_flops"),
+    ],
+)
+def test_what_is_no_option_or_no_value_of_one_is_named(given: dict[str, object], says: str) -> None:
+    with pytest.raises(InvalidSpec, match=says):
+        options.capture_request(given, request_key="k")
+
+
+def test_the_command_line_reads_the_same_options_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every option is a flag of the step, and a value means what `capture_request` makes of it."""
+    from sameshot.cli.main import invoke
+
+    asked: list[CaptureRequest] = []
+
+    def run(request: CaptureRequest, *_: object) -> None:
+        asked.append(request)
+        raise JobBusy("enough for this test")
+
+    monkeypatch.setattr("sameshot.steps.capture.run", run)
+    given = {
+        "duration": "1.5s",
+        "activities": "['cpu']",
+        "with_stack": "true",
+        "record_shapes": "false",
+        "warmup": "0s",
+        "job": "bert",
+        "uid": "u",
+        "attempt": "3",
+        "min_ranks": "2",
+        "if_unavailable": "wait",
+        "if_busy": "skip",
+        "timeout": "90s",
+    }
+    assert set(given) == set(options.CAPTURE)
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+    assert invoke(["step", "capture", "--key", "k", "--address", "host:1", "--caller", "ana", *flags]) == 75
+    assert asked == [options.capture_request(given, request_key="k", address="host:1", caller="ana")]

@@ -15,7 +15,6 @@ from sameshot.cli.options import (
     KeyOption,
     Output,
     OutputOption,
-    milliseconds,
     print_json,
 )
 from sameshot.cli.tables import console, table
@@ -64,18 +63,16 @@ def capture(
 ) -> None:
     """Record a window on every rank of a running job, now. With --wait, Ctrl-C cancels it."""
     from sameshot.cli.progress import print_result
-    from sameshot.model import CaptureSpec
+    from sameshot.steps.options import capture_spec
     from sameshot.steps.verdict import exit_code
 
-    spec = CaptureSpec.of(
-        {
-            "duration_ms": milliseconds(duration),
-            "activities": [name.strip() for name in activities.split(",") if name.strip()],
-            "with_stack": with_stack,
-            "record_shapes": record_shapes,
-            "warmup_ms": milliseconds(warmup),
-            "start_delay_ms": None if start_in is None else milliseconds(start_in),
-        }
+    spec = capture_spec(
+        duration=duration,
+        activities=activities,
+        with_stack=with_stack,
+        record_shapes=record_shapes,
+        warmup=warmup,
+        start_in=start_in,
     )
     with dial(address, job) as client:
         view = client.start_capture(spec, request_key=key, on_failed="NEW" if on_failed is OnFailed.NEW else "RETURN")

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from sameshot.errors import InvalidSpec
 from sameshot.model import CaptureSpec
+from sameshot.steps.request import Action, CaptureRequest
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h)?")
 _UNIT_MS = {"ms": 1, "s": 1000, "": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
@@ -94,8 +96,9 @@ def capture_spec(
     profile_memory: object = False,
     with_flops: object = False,
     warmup: object = "1s",
+    start_in: object = None,
 ) -> CaptureSpec:
-    """What to record. Raises InvalidSpec."""
+    """What to record, and when the window opens (`start_in` None: as soon as all can). Raises InvalidSpec."""
     return CaptureSpec.of(
         {
             "duration_ms": milliseconds(duration, "duration"),
@@ -105,7 +108,40 @@ def capture_spec(
             "profile_memory": flag(profile_memory, "profile_memory"),
             "with_flops": flag(with_flops, "with_flops"),
             "warmup_ms": milliseconds(warmup, "warmup"),
+            "start_delay_ms": None if start_in is None else milliseconds(start_in, "start_in"),
         }
+    )
+
+
+def action(value: object, name: str = "") -> Action:
+    """`fail`, `skip` or `wait`. Raises InvalidSpec."""
+    try:
+        return Action(str(getattr(value, "value", value)).strip().lower())
+    except ValueError:
+        raise InvalidSpec(f"{_the(name)}{value!r} is not one of {', '.join(each.value for each in Action)}.") from None
+
+
+SPEC = ("duration", "activities", "with_stack", "record_shapes", "warmup")
+CAPTURE = (*SPEC, "job", "uid", "attempt", "min_ranks", "if_unavailable", "if_busy", "timeout")
+"""The options of a capture step, by the names that they have everywhere. Two of a spec are not among them: torch ignores
+them when a window is asked for from outside (`profiler.config.check_spec`)."""
+
+
+def capture_request(given: Mapping[str, object], **where: Any) -> CaptureRequest:
+    """A capture step's request: `given` are options of `CAPTURE` (those left out have their defaults), `where` the
+    fields of a `CaptureRequest` that are no options: `request_key`, `address`, `caller`, … Raises UsageError."""
+    if unknown := sorted(set(given) - set(CAPTURE)):
+        raise InvalidSpec(f"Unknown capture options: {', '.join(unknown)}.")
+    return CaptureRequest(
+        spec=capture_spec(**{name: given[name] for name in SPEC if name in given}),
+        job=label(given.get("job"), "job"),
+        uid=label(given.get("uid"), "uid"),
+        attempt=whole(given.get("attempt"), "attempt"),
+        min_ranks=whole(given.get("min_ranks"), "min_ranks"),
+        if_unavailable=action(given.get("if_unavailable", Action.FAIL), "if_unavailable"),
+        if_busy=action(given.get("if_busy", Action.WAIT), "if_busy"),
+        timeout_s=milliseconds(given.get("timeout", "15m"), "timeout") / 1000,
+        **where,
     )
 
 

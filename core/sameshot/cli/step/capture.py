@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sameshot.cli.options import AddressOption, milliseconds
+from sameshot.cli.options import AddressOption
 from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting, say, stoppable
 from sameshot.cli.step.given import StepCommand
 from sameshot.steps.request import Action
@@ -67,30 +67,27 @@ def capture(
     """
     with reporting("capture", result, result_dir, of=CaptureResult, facts=("state",)) as report:
         report.knows(request_key=key)
-        from sameshot.model import CaptureSpec
         from sameshot.steps.capture import run
-        from sameshot.steps.request import CaptureRequest
+        from sameshot.steps.options import capture_request
 
-        request = CaptureRequest(
+        request = capture_request(
+            {
+                "duration": duration,
+                "activities": activities,
+                "with_stack": with_stack,
+                "record_shapes": record_shapes,
+                "warmup": warmup,
+                "job": job,
+                "uid": uid,
+                "attempt": attempt,
+                "min_ranks": min_ranks,
+                "if_unavailable": if_unavailable,
+                "if_busy": if_busy,
+                "timeout": timeout,
+            },
             address=f"local:{job}" if address == "local" and job is not None else address,
             request_key=key,
-            spec=CaptureSpec.of(
-                {
-                    "duration_ms": milliseconds(duration),
-                    "activities": [name.strip() for name in activities.split(",") if name.strip()],
-                    "with_stack": with_stack,
-                    "record_shapes": record_shapes,
-                    "warmup_ms": milliseconds(warmup),
-                }
-            ),
-            job=job,
-            uid=uid,
-            attempt=attempt,
             caller=caller,
-            min_ranks=min_ranks,
-            if_unavailable=if_unavailable,
-            if_busy=if_busy,
-            timeout_s=milliseconds(timeout) / 1000,
         )
 
         def seen(view: CaptureView) -> None:
