@@ -35,6 +35,18 @@ def test_its_python_makes_a_valid_workflow(shared_data: Path) -> None:
     assert problems(document, INSTALLED) == []
 
 
+def test_what_it_asks_of_the_image_and_of_the_controller_is_what_pods_need() -> None:
+    (image,) = re.findall(r"```dockerfile\n(.*?)```", PAGE, re.DOTALL)
+    assert re.findall(r"^USER (\d+)$", image, re.MULTILINE) == [str(Settings().run_as_user)]
+    (controller,) = [each for each in BLOCKS if each["kind"] == "ConfigMap"]
+    restricted = yaml.safe_load(controller["data"]["executor"])["securityContext"]
+    (pod, *_) = [each for each in INSTALLED[0]["spec"]["templates"] if "container" in each]
+    assert restricted == {
+        **pod["container"]["securityContext"],
+        "seccompProfile": pod["securityContext"]["seccompProfile"],
+    }
+
+
 def test_every_template_and_the_secrets_of_the_pods_are_on_it() -> None:
     assert re.findall(r"^\| `([\w-]+)` \| (?:a|steps)\b", PAGE, re.MULTILINE) == [
         "profile", "capture", "capture-pod", "analyze-rank", "reduce", "compare", "cancel",

@@ -9,6 +9,7 @@ import pytest
 import typer
 
 from sameshot.cli.step import register
+from sameshot.errors import UsageError
 from sameshot.steps.contract import ARGO
 from sameshot.steps.results import AnalysisResult, CancelResult, CaptureResult, CompareResult, RankResult
 from sameshot_argo.interface import ANALYZE_RANK, CANCEL, CAPTURE, COMPARE, REDUCE, STEPS, Step
@@ -36,6 +37,8 @@ def test_each_takes_options_and_gives_fields_that_its_step_has(step: Step) -> No
     ]
     assert set(used) <= options
     assert len(set(used)) == len(used)
+    own = {"--result", "--result-dir", "--out", "--job", "--wait", "--no-history", "-j", "-h", "--help"}  # not a user's
+    assert {each for each in options if each.startswith("-")} - set(used) <= own
     fields = {field.name for field in msgspec.structs.fields(RESULTS[step])} | {"error"}
     assert {each.name for each in step.outputs} <= fields
 
@@ -44,7 +47,11 @@ def test_each_takes_options_and_gives_fields_that_its_step_has(step: Step) -> No
 def test_each_is_restricted(pod: dict[str, Any]) -> None:
     """Kubernetes' "restricted" Pod Security Standard, and no writing outside its own scratch space."""
     container = pod["container"]
-    assert pod["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    assert pod["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 8737,  # without it the kubelet refuses Argo's init and wait, whose image names no user
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -59,6 +66,14 @@ def test_each_is_restricted(pod: dict[str, Any]) -> None:
     assert "memoize" not in pod  # an answer of yesterday is no capture
     assert container["command"] == ["sameshot"]
     assert not any(word in each for each in container["args"] for word in ("sh -c", "$("))
+
+
+def test_a_cluster_that_gives_each_namespace_its_users_is_not_told_one() -> None:
+    for each in workflow_template(Settings(run_as_user=None)).to_dict()["spec"]["templates"]:
+        if "container" in each:
+            assert each["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    with pytest.raises(UsageError, match="without root"):
+        Settings(run_as_user=0)
 
 
 def secrets(pod: dict[str, Any]) -> set[str]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from sameshot_argo.settings import Kind, Settings
+from sameshot_argo.settings import USER, Kind, Settings
 
 
 def register(app: typer.Typer) -> None:
@@ -40,6 +40,10 @@ def render(
     artifacts: Annotated[
         bool, typer.Option("--artifacts/--no-artifacts", help="Pages go to the artifact repository, too.")
     ] = True,
+    run_as_user: Annotated[
+        int,
+        typer.Option(help="The pods' user, also of Argo's containers. 0: the cluster gives one, as OpenShift does."),
+    ] = USER,
     service_account: Annotated[str, typer.Option(help="Of the runs.")] = "sameshot-workflow",
     archive_secret: Annotated[str, typer.Option(help="Secret with the AWS_* that read the archive.")] = (
         "sameshot-archive"
@@ -66,6 +70,7 @@ def render(
         parallelism=parallelism,
         retries=retries,
         artifacts=artifacts,
+        run_as_user=run_as_user or None,
         service_account=service_account,
         archive_secret=archive_secret,
         results_secret=results_secret,

@@ -120,7 +120,9 @@ def pod(step: Step, settings: Settings) -> Container:
             backoff=Backoff(duration="15s", factor=IntOrString(root=2)),
         ),
         pod_security_context=PodSecurityContext(
-            run_as_non_root=True, seccomp_profile=SeccompProfile(type="RuntimeDefault")
+            run_as_non_root=True,
+            run_as_user=settings.run_as_user,  # holds for Argo's init and wait, too, whose image names no user
+            seccomp_profile=SeccompProfile(type="RuntimeDefault"),
         ),
         security_context=SecurityContext(
             allow_privilege_escalation=False,
