@@ -123,8 +123,8 @@ def action(value: object, name: str = "") -> Action:
 
 SPEC = ("duration", "activities", "with_stack", "record_shapes", "warmup")
 CAPTURE = (*SPEC, "job", "uid", "attempt", "min_ranks", "if_unavailable", "if_busy", "timeout")
-"""The options of a capture step, by the names that they have everywhere. Two of a spec are not among them: torch ignores
-them when a window is asked for from outside (`profiler.config.check_spec`)."""
+"""The options of a capture step, by the names that they have everywhere. Two of a spec are not among them: torch
+ignores them when a window is asked for from outside (`profiler.config.check_spec`)."""
 
 
 def capture_request(given: Mapping[str, object], **where: Any) -> CaptureRequest:
