@@ -13,8 +13,8 @@ NAME = "sameshot"
 
 
 USER = 8737
-"""The user of argoexec in the examples of Argo's own documentation (workflow-pod-security-context). Its image names none,
-so where pods must not run as root, the kubelet starts Argo's containers only if the pod says who they are."""
+"""The user of argoexec in the examples of Argo's own documentation (workflow-pod-security-context). Its image names
+none, so where pods must not run as root, the kubelet starts Argo's containers only if the pod says who they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
