@@ -33,6 +33,7 @@ def test_the_function_gives_options_and_the_decorator_the_others(job: FakeJob) -
     task = Instance(decorated(chosen, 2, duration="9s", with_stack=True))
     ended = task.run()
     assert ended.state == "deferred"
+    assert (ended.rendered["duration"], ended.rendered["min_ranks"]) == ("2s", 2)  # what the UI shows
     (view,) = job.captures()
     assert (view.spec.duration_ms, view.spec.with_stack) == (2000, True)
     assert ended.trigger().request["min_ranks"] == 2

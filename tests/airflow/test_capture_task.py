@@ -55,6 +55,10 @@ def test_the_task_is_deferred_while_the_capture_runs_and_comes_back_with_its_res
     (view,) = job.captures()
     assert view.request_key == "airflow/profile/manual__1/capture/-1/2"
     assert (view.caller, view.spec.duration_ms) == ("ana", 1000)
+    # the triggerer is to follow this very job attempt, and as the same caller
+    asked = ended.trigger().request
+    pinned = (view.job.name, view.job.uid, view.job.attempt, "ana")
+    assert (asked["job"], asked["uid"], asked["attempt"], asked["caller"]) == pinned
 
     ended = task.resume(ended, fire(job, ended.trigger()))
 
@@ -253,7 +257,9 @@ def test_a_partial_capture_fails_for_good_and_names_the_missing_ranks(job: FakeJ
     assert not ended.events
 
 
-def test_with_min_ranks_a_partial_capture_passes_with_a_warning(job: FakeJob) -> None:
+def test_with_min_ranks_a_partial_capture_passes_with_a_warning(
+    job: FakeJob, capsys: pytest.CaptureFixture[str]
+) -> None:
     job.agent.script = rank_1_fails
     task = Instance(capture(min_ranks=1))
     ended = task.run()
@@ -261,6 +267,8 @@ def test_with_min_ranks_a_partial_capture_passes_with_a_warning(job: FakeJob) ->
     assert ended.state == "success"
     assert result(ended)["outcome"] == "PARTIAL"
     assert "rank 1: WORKER_EXITED" in result(ended)["warning"]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "[warning" in line and "WORKER_EXITED" in line]
+    assert result(ended)["warning"] in line
     (event,) = ended.events
     assert event["extra"]["outcome"] == "PARTIAL"
 
@@ -437,6 +445,19 @@ def test_denied_is_not_tried_again(job: FakeJob) -> None:
     assert str(ended.error) == str(failure(Denied("Caller ana may not watch captures of train.")))
 
 
+def test_without_a_login_the_worker_is_named_as_the_caller_so_that_the_triggerer_is_none_else(
+    job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sameshot.client.wire import os_user
+
+    host, _, port = job.client.address.rpartition(":")
+    connection = {"conn_type": "sameshot", "host": host, "port": int(port)}
+    monkeypatch.setenv("AIRFLOW_CONN_SAMESHOT_DEFAULT", json.dumps(connection))
+    assert Instance(capture()).run().trigger().request["caller"] == os_user()
+    job.agent.workers = []
+    assert Instance(capture(if_unavailable="wait"), map_index=1).run().trigger().request["caller"] == os_user()
+
+
 # ---- the past
 
 
@@ -467,6 +488,13 @@ def test_the_deadline_cancels_the_capture_and_says_what_was_kept(job: FakeJob) -
     assert ended.state == "up_for_retry"
     assert "Not done within 1 s" in str(ended.error)
     assert "no trace is kept" in str(ended.error)
+
+    job.agent.script = deliver
+    task = Instance(capture(timeout="1s"), max_tries=2, try_number=2)
+    ended = task.run()
+    assert ended.trigger().capture_id != view.capture_id
+    ended = task.resume(ended, fire(job, ended.trigger()))
+    assert (ended.state, result(ended)["n"]) == ("success", 2)
 
 
 def test_a_triggerer_that_dies_between_the_cancel_and_its_word_takes_no_retry_away(job: FakeJob) -> None:
@@ -556,11 +584,14 @@ def test_a_task_that_is_ended_while_it_waits_cancels_its_capture(job: FakeJob) -
     )  # Airflow ignores it if a person marked the task; a worker's shutdown is retried
 
 
-def test_ended_before_it_began_a_capture_it_cancels_none(job: FakeJob) -> None:
+def test_ended_before_it_began_a_capture_it_cancels_none(job: FakeJob, monkeypatch: pytest.MonkeyPatch) -> None:
     job.agent.script = stay(TargetState.QUEUED)
     other = job.start()
     task = capture()
+    asked: list[float] = []
+    monkeypatch.setattr(type(task), "_cancel", lambda self, wait_s: asked.append(wait_s))
     task.on_kill()
+    assert not asked
     assert job.get(other.capture_id).state is not CaptureState.CANCELLED
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from sameshot.model import CaptureState, TargetState
+from sameshot.client.local import JobInfo, write_job_file
+from sameshot.model import CaptureState, JobRef, TargetState
 from support.airflow_task import FakeJob, fake_job, fire
 from support.fake_agent import deliver, stay
 
@@ -184,10 +188,19 @@ def test_a_restart_of_the_triggerer_cancels_nothing(job: FakeJob) -> None:
 
 
 def test_triggers_survive_the_metadata_database(job: FakeJob) -> None:
+    from sameshot_airflow.triggers.job import SameshotJobTrigger
+
     trigger = following(job, min_ranks=1)
     again = stored(trigger)
     assert again.serialize() == trigger.serialize()
     assert again.serialize()[0] == CAPTURE
+    assert fire(job, again)["result"]["capture_id"] == trigger.capture_id
+
+    waiting = SameshotJobTrigger(request=trigger.request, deadline=time.time() + 60, whole=True, all_ranks=False)
+    again = stored(waiting)
+    assert again.serialize() == waiting.serialize()
+    assert again.serialize()[0] == JOB
+    assert fire(job, again) == {"kind": "ready"}
 
 
 @pytest.mark.parametrize("name", list(STORED))
@@ -229,6 +242,29 @@ def test_a_persons_mark_cancels_the_capture_by_its_id(job: FakeJob) -> None:
     view = job.wait_state(trigger.capture_id, CaptureState.CANCELLED)
     assert "2 of 2 configs were withdrawn" in view.withdrawn
     assert not job.get(other.capture_id).cancel_requested
+
+
+def test_of_two_jobs_of_one_name_a_persons_mark_reaches_the_right_one(
+    job: FakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that was started again has its name, another uid, and a coordinator of its own."""
+    root = tmp_path / "runs"
+    root.mkdir(mode=0o700)
+    monkeypatch.setenv("SAMESHOT_RUNTIME_DIR", str(root))
+    job.agent.script = stay(TargetState.QUEUED)
+    view = job.start("k")
+    for folder, uid, coordinator in (("r1", view.job.uid, job.client.address), ("r2", "f" * 32, "127.0.0.1:1")):
+        (root / folder).mkdir()
+        write_job_file(
+            root / folder,
+            JobInfo(
+                job=JobRef("local", "train", uid), series="s", coordinator=coordinator, archive="/a", pid=os.getpid()
+            ),
+        )
+    trigger = following(job, "k")
+    trigger.request |= {"address": "local:train", "uid": view.job.uid, "job": "train"}
+    job.background.call(trigger.on_kill())
+    assert job.get(view.capture_id).state is CaptureState.CANCELLED
 
 
 def test_a_late_kill_of_a_cleared_attempt_does_not_touch_the_next_ones_capture(job: FakeJob) -> None:
@@ -274,6 +310,50 @@ def test_a_kill_is_bounded_when_the_coordinator_is_away(job: FakeJob, monkeypatc
 
 
 # ---- the event loop
+
+
+IMPORTED = """
+import asyncio, sys, threading
+from sameshot_airflow.triggers.capture import SameshotCaptureTrigger
+from sameshot_airflow.triggers.job import SameshotJobTrigger
+
+HEAVY = ("grpc", "sameshot.steps.capture", "sameshot.steps.ready", "sameshot.client")
+imported = {}
+
+class Watch:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in HEAVY:
+            imported.setdefault(name, threading.current_thread() is threading.main_thread())
+
+sys.meta_path.insert(0, Watch)
+assert not set(HEAVY) & set(sys.modules), "they are loaded with the trigger"
+request = {"address": "127.0.0.1:1", "request_key": "k", "timeout_s": 0.1}
+trigger = {
+    "capture": lambda: SameshotCaptureTrigger(request=request, capture_id="0" * 32, deadline=1.0),
+    "job": lambda: SameshotJobTrigger(request=request, deadline=1.0, whole=True),
+}[sys.argv[1]]()
+
+async def run():
+    task = asyncio.create_task(anext(trigger.run()))
+    async with asyncio.timeout(60):
+        while "grpc" not in sys.modules:
+            await asyncio.sleep(0.02)
+    task.cancel()
+
+asyncio.run(run())
+assert "grpc" in imported
+assert not any(imported.values()), f"in the event loop: {imported}"
+"""
+
+
+@pytest.mark.parametrize("kind", ["capture", "job"])
+def test_what_a_trigger_needs_is_imported_beside_the_event_loop(kind: str) -> None:
+    """In a process of its own, as in a triggerer that has just been started: nothing is loaded yet."""
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTED, kind], capture_output=True, text=True, timeout=90, env=dict(os.environ)
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
 
 
 def test_waiting_never_blocks_the_event_loop(job: FakeJob) -> None:

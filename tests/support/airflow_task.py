@@ -82,6 +82,13 @@ class Supervisor:
         return OKResponse(ok=True)
 
     @property
+    def rendered(self) -> dict[str, Any]:
+        from airflow.sdk.execution_time.comms import SetRenderedFields
+
+        told = [each.rendered_fields for each in self.sent if isinstance(each, SetRenderedFields)]
+        return dict(told[-1]) if told else {}
+
+    @property
     def xcoms(self) -> dict[str, Any]:
         from airflow.sdk.execution_time.comms import SetXCom
 
@@ -96,6 +103,7 @@ class Ended:
     message: Any  # to the supervisor: SucceedTask, DeferTask, RetryTask, TaskState …
     error: BaseException | None
     xcoms: dict[str, Any]
+    rendered: dict[str, Any]  # the template fields that the UI shows
 
     @property
     def events(self) -> list[dict[str, Any]]:
@@ -192,7 +200,8 @@ class Instance:
                 state, message, error = task_runner.run(ti, ti.get_template_context(), structlog.get_logger())
             finally:
                 signal.signal(signal.SIGTERM, before)
-        return Ended(state.value, message, error, supervisor.xcoms)
+            task_runner.finalize(ti, state, ti.get_template_context(), structlog.get_logger(), error)
+        return Ended(state.value, message, error, supervisor.xcoms, supervisor.rendered)
 
     def resume(self, deferred: Ended, event: Any) -> Ended:
         """As the scheduler brings the task back when the trigger has fired `event` (its payload)."""

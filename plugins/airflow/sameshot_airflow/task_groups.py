@@ -106,8 +106,8 @@ def profile_job(
         `SameshotCompareOperator`. The tasks named are downstream of this group.
     :param max_active_ranks: at most so many mapped tasks of one DAG run at a time.
     :param default_args: for all tasks of the group: `retries`, `pool`, `queue`, `executor_config`, …
-    :param capture: of these, too, what says how tasks are run (`OF_ALL_TASKS`) is for all tasks of the group. Everything
-        else goes to `SameshotCaptureOperator`: `duration`, `activities`, `if_unavailable`, …, `outlets`.
+    :param capture: what of this says how tasks are run (`OF_ALL_TASKS`) is for all tasks of the group. Everything else
+        goes to `SameshotCaptureOperator`: `duration`, `activities`, `if_unavailable`, …, `outlets`.
     """
     if wrong := sorted({"task_id", "trigger_rule", "map_index_template"} & capture.keys()):
         raise ValueError(f"{', '.join(wrong)}: each task of profile_job has its own; set it on one, `group.capture`.")
