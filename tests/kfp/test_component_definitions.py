@@ -119,6 +119,19 @@ def test_a_capture_is_told_its_run_and_task_as_whole_constants() -> None:
     assert capture["key"] == {"componentInputParameter": "key"}
 
 
+def test_a_step_that_took_all_of_its_time_can_still_be_retried() -> None:
+    # The backend hands backoffMaxDuration to Argo, which counts it from the beginning of the first attempt.
+    for path in DEPLOY.glob("*.yaml"):
+        found = tasks(next(iter(yaml.safe_load_all(path.read_text()))))
+        policies = {name: task["retryPolicy"] for name, task in found.items() if "retryPolicy" in task}
+        assert {"analyze-rank", "reduce", "compare"} <= set(policies)
+        for name, policy in policies.items():
+            attempts, pauses = 1 + policy["maxRetryCount"], 10 + 20
+            assert (attempts, policy["backoffDuration"], policy["backoffFactor"]) == (3, "10s", 2.0)
+            a_long_capture = 2 * 3600
+            assert int(policy["backoffMaxDuration"].removesuffix("s")) >= attempts * a_long_capture + pauses, name
+
+
 def test_the_exit_task_runs_whatever_happened_and_knows_how_it_went() -> None:
     spec = next(iter(yaml.safe_load_all((DEPLOY / "profile-job.yaml").read_text())))
     cancel = spec["root"]["dag"]["tasks"]["cancel"]

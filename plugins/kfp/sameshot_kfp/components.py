@@ -26,6 +26,12 @@ from sameshot.steps.image import IMAGE
 from sameshot_kfp import faces
 from sameshot_kfp.interface import STEPS
 
+RETRIED_FOR = "86400s"
+"""A day, which must hold all attempts of a task and what they wait for. KFP's `backoff_max_duration` is no limit of one
+pause, in spite of its name: it becomes Argo's `backoff.maxDuration`, counted from the beginning of the first attempt;
+after it nothing is retried and the attempt that runs is ended (kubeflow/pipelines#13452, #14245). SDKs before 2.17
+write an hour at most, whatever they are given."""
+
 Prepare = Callable[[PipelineTask], Any]
 """What is done to each task: node selectors, secrets, resources. See `sameshot_kfp.cluster`."""
 
@@ -89,4 +95,4 @@ class Components:
         """KFP retries whatever the exit code was."""
         if not self.retries:
             return task
-        return task.set_retry(self.retries, backoff_duration="10s", backoff_factor=2, backoff_max_duration="120s")
+        return task.set_retry(self.retries, backoff_duration="10s", backoff_factor=2, backoff_max_duration=RETRIED_FOR)
