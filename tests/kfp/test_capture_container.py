@@ -132,14 +132,32 @@ async def test_an_exit_task_with_a_key_ends_captures_of_that_key_only(tmp_path: 
         assert ended.parameters["cancelled"] == [others[0].capture_id]
 
 
-@in_loop
-async def test_an_exit_task_asks_nobody_when_all_went_well(tmp_path: Path) -> None:
-    async with training(tmp_path) as (agent, client):
-        agent.script = stay(TargetState.QUEUED)
-        view = await begin(request(client, "kfp/run-1/capture/profile"))
-        ended = await cancelled(tmp_path, "127.0.0.1:1", "SUCCEEDED")
-        assert (ended.code, ended.parameters["cancelled"]) == (0, [])
-        assert not (await client.get(view.capture_id)).cancel_requested
+@pytest.mark.parametrize("state", ["SUCCEEDED", "COMPLETE", "CACHED"])  # the first of kfp.local, the others of backends
+def test_an_exit_task_asks_nobody_when_all_went_well(tmp_path: Path, state: str) -> None:
+    @in_loop
+    async def test() -> None:
+        async with training(tmp_path) as (agent, client):
+            agent.script = stay(TargetState.QUEUED)
+            view = await begin(request(client, "kfp/run-1/capture/profile"))
+            ended = await cancelled(tmp_path, client.address, state)
+            assert (ended.code, ended.parameters["cancelled"]) == (0, []), ended.log
+            assert "All went well" in ended.parameters["message"]
+            assert not (await client.get(view.capture_id)).cancel_requested
+
+    test()
+
+
+@pytest.mark.parametrize("state", ["FAILED", "CANCELED", "RUNNING", "UNKNOWN"])
+def test_an_exit_task_looks_after_all_else(tmp_path: Path, state: str) -> None:
+    @in_loop
+    async def test() -> None:
+        async with training(tmp_path) as (agent, client):
+            agent.script = stay(TargetState.QUEUED)
+            view = await begin(request(client, "kfp/run-1/capture/profile"))
+            ended = await cancelled(tmp_path, client.address, state)
+            assert ended.parameters["cancelled"] == [view.capture_id], ended.log
+
+    test()
 
 
 @pytest.mark.full  # the silent coordinator is given the 10 s in which one is restarted
