@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sameshot.client import AsyncClient, CaptureView
-from sameshot.errors import StorageError, Unreachable, UsageError
+from sameshot.errors import NoSuchJob, StorageError, Unreachable, UsageError
 from sameshot.model import CaptureState, FailureReason, TargetState
 from sameshot.steps.cancel import cancel_async
 from sameshot.steps.capture import begin, run
@@ -70,12 +70,28 @@ async def test_a_late_cancel_of_one_attempt_never_hits_the_next(tmp_path: Path) 
 @in_loop
 async def test_a_capture_that_nobody_knows_is_told_and_not_raised(tmp_path: Path) -> None:
     async with training(tmp_path) as (_, client):
-        for told in (
-            await cancel_async(client.address, "0" * 32),
-            await cancel_async(client.address, request_key="never", caller="ana"),
-        ):
-            assert (told.exit_code, told.state) == (5, "UNKNOWN")
-            assert told.message
+        told = await cancel_async(client.address, "0" * 32)
+        assert (told.exit_code, told.state, told.capture_id) == (5, "UNKNOWN", "0" * 32)
+        assert told.message
+
+
+@in_loop
+async def test_a_key_under_which_nothing_was_begun_is_nothing_to_cancel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exit handler asks it whatever happened; of an id somebody knew that there is such a capture."""
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        started = await begin(request(client))
+        told = await cancel_async(client.address, request_key="never", caller="ana")
+        assert (told.exit_code, told.state, told.capture_id, told.was_over) == (0, "UNKNOWN", "", False)
+        assert told.message.startswith("There is nothing to cancel: ")
+        assert not (await client.get(started.capture_id)).cancel_requested
+    monkeypatch.setenv("SAMESHOT_RUNTIME_DIR", str(tmp_path / "nobody"))
+    told = await cancel_async("local:nobody", request_key="never", caller="ana")
+    assert (told.exit_code, told.capture_id) == (0, "")
+    with pytest.raises(NoSuchJob):
+        await cancel_async("local:nobody", "0" * 32)
 
 
 @in_loop

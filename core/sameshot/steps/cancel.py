@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 
 from sameshot.client import CaptureView
-from sameshot.errors import UnknownCapture, Unreachable
+from sameshot.errors import NoSuchJob, UnknownCapture, Unreachable
 from sameshot.model import CaptureState
 from sameshot.steps.follow import is_over
 from sameshot.steps.patience import patiently
@@ -30,12 +30,19 @@ async def cancel_async(
     """Cancel, and say what that really did; a capture that is over stays what it is, so this may be repeated.
 
     Waits at most `wait_s` for the manifest of a capture that had just converged. `uid` tells jobs of this machine apart
-    that have the same name. A capture that nobody knows gives a result with exit code 5. Raises NoSuchJob, Unreachable,
-    Denied, UsageError.
+    that have the same name. An id that nobody knows gives a result with exit code 5: there was such a capture, and what
+    became of it is not known. A key that nobody knows, or whose job is not there, is nothing to cancel: exit code 0.
+    Raises NoSuchJob (for an id), Unreachable, Denied, UsageError.
     """
     try:
         view, was_over = await end(address, capture_id, request_key=request_key, caller=caller, uid=uid, wait_s=wait_s)
-    except UnknownCapture as error:
+    except (UnknownCapture, NoSuchJob) as error:
+        if request_key is not None:  # an exit handler asks whatever was begun, and it may be that nothing was
+            return CancelResult(
+                capture_id="", state="UNKNOWN", message=shortened(f"There is nothing to cancel: {error}")
+            )
+        if isinstance(error, NoSuchJob):
+            raise
         return CancelResult(
             capture_id=capture_id or "", state="UNKNOWN", exit_code=error.exit_code, message=shortened(str(error))
         )

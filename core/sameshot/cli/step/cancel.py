@@ -41,7 +41,8 @@ def cancel(
 ) -> None:
     """Cancel a capture: what no worker has fetched is withdrawn, what was archived stays.
 
-    May be repeated; a capture that is over stays what it is, and that is no error. Exit code 5: nobody knows it.
+    May be repeated; a capture that is over stays what it is, and that is no error, nor is a key under which nothing
+    was begun. Exit code 5: nobody knows a capture of this id.
     """
     with reporting("cancel", result, result_dir, of=CancelResult, facts=("request_key",)) as report:
         if (capture_id is None) == (key is None):
