@@ -15,6 +15,7 @@ from kfp_containers import IR, Container, Ran
 from sameshot.client import AsyncClient
 from sameshot.model import CaptureState, FailureReason, TargetState
 from sameshot.steps.capture import begin
+from sameshot.steps.contract import KFP
 from support.coordination import in_loop, until
 from support.fake_agent import deliver, failing, stay
 from support.step_requests import by_rank, request, training
@@ -130,6 +131,24 @@ async def test_an_exit_task_with_a_key_ends_captures_of_that_key_only(tmp_path: 
             assert not (await client.get(each.capture_id)).cancel_requested
         ended = await cancelled(tmp_path, client.address)
         assert ended.parameters["cancelled"] == [others[0].capture_id]
+
+
+@in_loop
+async def test_an_exit_task_finds_captures_whose_keys_were_too_long_to_be_kept_whole(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        mine, other = ("picture " * 100 + end for end in ("a", "b"))
+        views = {}
+        for key in (mine, other):
+            made = KFP.request_key(run_id="run-1", task_name="capture", key=key)
+            assert key[-200:] not in made
+            views[key] = await begin(request(client, made))
+        foreign = await begin(request(client, KFP.request_key(run_id="run-2", task_name="capture", key=mine)))
+        ended = await cancelled(tmp_path / "1", client.address, key=mine)
+        assert ended.parameters["cancelled"] == [views[mine].capture_id], ended.log
+        ended = await cancelled(tmp_path / "2", client.address)
+        assert ended.parameters["cancelled"] == [views[other].capture_id], ended.log
+        assert not (await client.get(foreign.capture_id)).cancel_requested
 
 
 @pytest.mark.parametrize("state", ["SUCCEEDED", "COMPLETE", "CACHED"])  # the first of kfp.local, the others of backends

@@ -154,6 +154,47 @@ def test_a_family_is_told_by_the_first_parts() -> None:
         AIRFLOW.family(dag_id="d", max_tries=1)
 
 
+@given(PARTS, PARTS, st.sets(st.integers(0, 4)))
+def test_a_key_is_made_of_the_parts_that_it_has_and_of_no_others(
+    one: tuple[str, ...], other: tuple[str, ...], known: set[int]
+) -> None:
+    def some(of: tuple[str, ...]) -> dict[str, str]:
+        return {AIRFLOW.key_parts[at]: of[at] for at in known}
+
+    made = key(one)
+    if all(one[at] == other[at] for at in known):
+        assert AIRFLOW.made_of(made, **some(one)) or "~" in made  # a hidden part may be any
+    else:
+        assert not AIRFLOW.made_of(made, **some(other))
+
+
+def test_a_shortened_key_is_known_by_its_last_part() -> None:
+    long = "key" * 200
+    made = KFP.request_key(run_id="r", task_name="a/task", key=long)
+    assert "~" in made
+    assert KFP.made_of(made, run_id="r", key=long)
+    assert KFP.made_of(made, run_id="r", task_name="a/task")
+    assert not KFP.made_of(made, run_id="r", key=long + "y")
+    assert not KFP.made_of(made, run_id="r2", key=long)
+    hidden = KFP.request_key(run_id="r", task_name=long, key="k")
+    assert KFP.made_of(hidden, run_id="r")
+    assert not KFP.made_of(hidden, run_id="r", key="k")  # whose task's is not to be seen
+    assert KFP.made_of(hidden, run_id="r", task_name=long, key="k")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "kfp", "kfp/", "kfp/r", "kfp/r//k", "kfp/r/%FF/k", "argo/r/t/k", "kfp/r/t/k/k", "a"]
+)
+def test_texts_that_are_no_keys_of_the_engine_are_made_of_nothing(text: str) -> None:
+    assert not KFP.made_of(text, run_id="r", key="k")
+
+
+@pytest.mark.parametrize("parts", [{"pod": "p"}, {"run_id": ""}])
+def test_a_key_is_asked_for_parts_that_it_can_have(parts: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="no such part"):
+        KFP.made_of("kfp/r/t/k", **parts)
+
+
 def test_a_short_key_can_not_be_made_to_look_like_a_long_one() -> None:
     long = key(("d" * 600, "r", "t", "-1", "0"))
     assert "~" in long

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 import msgspec
 
@@ -65,6 +66,30 @@ class ExecutionContract(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"A family of keys is told by the first parts, {', '.join(names)}.")
         begins = "/".join((self.engine.value, *(_encoded(str(parts[name])) for name in names))) + "/"
         return begins if len(begins.encode()) < _KEY_LIMIT - _DIGITS else ""
+
+    def made_of(self, request_key: str, **parts: object) -> bool:
+        """Whether a request key was made of these parts, whatever the others are.
+
+        A shortened key is made again from the parts that it still shows. One that hides a part that isn't given can't
+        be told from others: False. Raises UsageError for an unknown part, and an empty one.
+        """
+        if wrong := [name for name, part in parts.items() if name not in self.key_parts or not str(part)]:
+            raise UsageError(f"A request key of {self.engine.value} has no such part: {', '.join(sorted(wrong))}.")
+        if set(parts) == set(self.key_parts[: len(parts)]) and len(parts) < len(self.key_parts):
+            family = self.family(**parts)
+            return family != "" and request_key.startswith(family)
+        engine, *shown = request_key.split("/")
+        whole = shown[:-1] if "~" in request_key else shown  # what is left of the last one shown is not all of it
+        try:
+            read = {
+                name: unquote(part, errors="surrogatepass") for name, part in zip(self.key_parts, whole, strict=False)
+            }
+        except UnicodeDecodeError:
+            return False
+        made = {**read, **parts}
+        if engine != self.engine.value or set(made) != set(self.key_parts) or not all(map(str, made.values())):
+            return False
+        return request_key == self.request_key(**made)
 
 
 _FINAL = frozenset({UsageError.exit_code, PartialCapture.exit_code, CaptureCancelled.exit_code, Denied.exit_code})
@@ -151,7 +176,7 @@ KFP = ExecutionContract(
     key_note="the task-uuid placeholder is the parent DAG's, so tasks of one DAG need their own `key`",
     waits="a container",
     retries="the backend retries the pod; a new pod knows nothing of the old one",
-    retried="every failure of the container, whatever its exit code",
+    retried="every container that failed, evicted ones too, whatever the exit code; not pods that were deleted or lost",
     cancels="an exit handler: what the run still captures, found by its request keys",
     fan_out="ParallelFor",
     small_result="output parameters",

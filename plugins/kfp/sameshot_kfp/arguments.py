@@ -33,13 +33,6 @@ def request_key(values: Mapping[str, Any]) -> str:
     return KFP.request_key(run_id=values["run_id"], task_name=values["task_name"], key=values["key"])
 
 
-def is_of(request_key: str, run_id: str, key: str = "") -> bool:
-    """Whether a request key is one of this run (and of this `key`, where one is given)."""
-    _, run, _, last = KFP.request_key(run_id=run_id, task_name="-", key=key or "-").split("/")
-    parts = request_key.split("/")
-    return parts[:2] == [KFP.engine.value, run] and (not key or parts[-1] == last)
-
-
 def _flag(name: str, value: Any) -> list[str]:
     flag = "--" + _NAMES.get(name, name).replace("_", "-")
     if name == "history":

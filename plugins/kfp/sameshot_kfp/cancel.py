@@ -12,10 +12,10 @@ from typing import Any
 
 from sameshot.errors import NoSuchJob, SameshotError
 from sameshot.steps.cancel import cancel
+from sameshot.steps.contract import KFP
 from sameshot.steps.patience import patiently
 from sameshot.steps.preflight import dialled
 from sameshot.steps.store import wait
-from sameshot_kfp.arguments import is_of
 from sameshot_kfp.results import Given
 
 WENT_WELL = frozenset({"COMPLETE", "CACHED", "SUCCEEDED"})
@@ -50,12 +50,13 @@ def _cancelled(values: Mapping[str, Any]) -> tuple[list[str], list[str]]:
 
 
 async def _going_on(address: str, caller: str | None, run_id: str, key: str) -> list[str]:
-    """Ids of the run's captures that are still worked on."""
+    """Ids of the run's captures that are still worked on, of all its keys or one."""
+    parts = {"run_id": run_id, **({"key": key} if key else {})}
 
     async def look() -> list[str]:
         async with dialled(address, caller=caller) as client:
             unsettled = await client.captures(unsettled=True)
-        return [each.capture_id for each in unsettled if is_of(each.request_key or "", run_id, key)]
+        return [each.capture_id for each in unsettled if KFP.made_of(each.request_key or "", **parts)]
 
     return await patiently(look)
 
