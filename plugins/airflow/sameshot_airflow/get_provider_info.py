@@ -50,7 +50,9 @@ def get_provider_info() -> dict[str, Any]:
         "description": "On-demand profiling of running distributed PyTorch jobs, scheduled from Airflow.",
         "versions": [__version__],
         "integrations": [{"integration-name": _INTEGRATION, "tags": ["software"]}],
-        "operators": [_modules("operators.capture", "operators.analyze", "operators.compare")],
+        "operators": [
+            _modules("operators.capture", "operators.analyze", "operators.compare", "operators.cancel"),
+        ],
         "sensors": [_modules("sensors.job")],
         "hooks": [_modules("hooks.sameshot")],
         "triggers": [_modules("triggers.capture", "triggers.job")],
