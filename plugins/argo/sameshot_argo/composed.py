@@ -1,4 +1,5 @@
-"""Two templates of several steps: `capture`, which a stopped workflow cancels, and `profile`, from a job to its report.
+"""Templates of several steps: `capture`, which a stopped workflow cancels, `profile`, from a job to its report, and
+`on-exit`, for workflows with a DAG above their captures.
 
 The cancel is an exit hook of the capture's step. It must be a step's: a workflow's own `onExit` is not inherited
 through `templateRef`. And it must be that of a `steps` template, not of a DAG: when a workflow is stopped, Argo fails
@@ -6,6 +7,10 @@ its DAGs at once, before a task that is still ending has reached its hook, while
 and executeStepGroup of its controller; its issue 15088). It names the request key, not the id, since outputs of a step
 whose pod was lost don't resolve; nothing else can be meant, as a workflow starts an (n + 1)-th capture of its key only
 when it runs again, after all of its hooks have ended.
+
+A workflow's exit hook runs after a success, too, whatever its `expression` says, and fails the workflow if it fails. So
+what it runs has the condition inside. It must be `steps` itself: a DAG that begins while the workflow is being stopped
+fails at once (before v3.7.17, v4.0.8 and v4.1.0).
 """
 
 from __future__ import annotations
@@ -17,11 +22,14 @@ from hera.workflows.models import Arguments, ContinueOn, LifecycleHook, ValueFro
 from hera.workflows.models import Parameter as Argument
 
 from sameshot_argo.interface import (
+    ADDRESS,
     ANALYZE_RANK,
+    CALLER,
     CANCEL,
     CAPTURE,
     COMPARE,
     ENDED,
+    KEY,
     MANIFEST,
     PROFILE_INPUTS,
     REDUCE,
@@ -35,6 +43,9 @@ from sameshot_argo.settings import Settings
 
 CAPTURE_NAME = "capture"
 PROFILE_NAME = "profile"
+ON_EXIT_NAME = "on-exit"
+KEYS = "keys"
+"""Input of `on-exit`: the keys of the captures, as a list in JSON."""
 
 _CAPTURED = {"manifest_uri", "manifest_sha256"}  # inputs of later steps that are outputs of the capture
 
@@ -42,7 +53,7 @@ _CAPTURED = {"manifest_uri", "manifest_sha256"}  # inputs of later steps that ar
 def templates(settings: Settings | None = None) -> list[Container | Steps]:
     """All templates, for a workflow that brings its own instead of referring to installed ones."""
     given = settings or Settings()
-    return [profile_steps(given), capture_steps(), *pods(given)]
+    return [profile_steps(given), capture_steps(), on_exit_steps(), *pods(given)]
 
 
 def output_of(caller: str, name: str, kind: str = "steps") -> str:
@@ -61,6 +72,29 @@ def capture_steps() -> Steps:
         outputs=[_handed_up(each, "capture") for each in CAPTURE.outputs],
     ) as steps:
         _capture()
+    return steps
+
+
+def on_exit_steps() -> Steps:
+    """For a workflow's exit hook: unless all went well, cancels the captures of its keys that still go on."""
+    with Steps(
+        name=ON_EXIT_NAME,
+        inputs=[
+            parameter(ADDRESS.name, ADDRESS.default, ADDRESS.about),
+            parameter(KEYS, None, 'The keys of the workflow\'s captures: ["one", "other"].'),
+            parameter(CALLER.name, CALLER.default, CALLER.about),
+        ],
+    ) as steps:
+        Step(
+            name="cancel",
+            template=CANCEL.name,
+            arguments=[
+                Parameter(name=each.name, value="{{item}}" if each is KEY else value(each.name))
+                for each in CANCEL.inputs
+            ],
+            with_param=value(KEYS),
+            when="'{{workflow.status}}' != 'Succeeded'",
+        )
     return steps
 
 

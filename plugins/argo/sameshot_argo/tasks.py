@@ -1,6 +1,6 @@
 """Functions for a workflow of your own in hera: each gives a task that refers to an installed template.
 
-    stopped = exit_hook(address="trainer-0.trainer:7000", key="profile")
+    stopped = exit_hook(address="trainer-0.trainer:7000", key="profile")  # or several: key=["profile", "stacks"]
     with Workflow(generate_name="train-", entrypoint="main", hooks=stopped, service_account_name="sameshot-workflow"):
         with DAG(name="main"):
             warm = ...
@@ -15,6 +15,8 @@ what is not given has the template's default. Each takes what hera's `Task` take
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +26,11 @@ from hera.workflows.models import Parameter as Argument
 
 from sameshot.errors import UsageError
 from sameshot.steps.options import milliseconds
-from sameshot_argo.composed import CAPTURE_NAME, PROFILE_NAME, output_of
+from sameshot_argo.composed import CAPTURE_NAME, KEYS, ON_EXIT_NAME, PROFILE_NAME, output_of
 from sameshot_argo.interface import (
+    ADDRESS,
     ANALYZE_RANK,
+    CALLER,
     CANCEL,
     CAPTURE,
     COMPARE,
@@ -65,15 +69,21 @@ def capture(
     return _task(name, CAPTURE_NAME, CAPTURE.inputs, source, {"address": address, "key": key}, more)
 
 
-def exit_hook(*, address: str, key: str, source: Source = INSTALLED, caller: str = "") -> dict[str, LifecycleHook]:
-    """`hooks` of a workflow: at its end, also when it is stopped, the capture of this key is cancelled if it runs.
+def exit_hook(
+    *, address: str, key: str | Sequence[str], source: Source = INSTALLED, caller: str = ""
+) -> dict[str, LifecycleHook]:
+    """`hooks` of a workflow: at its end, unless it succeeded, the captures of this key or these keys are cancelled that
+    still run; also when it is stopped. Raises UsageError where no key is given.
 
-    For more captures than one give the workflow an exit handler with a `cancel` task for each.
+    A handler of your own with `cancel` tasks must be `Steps`: an exit handler that is a DAG may not run after a stop.
     """
-    values = {"address": address, "key": key, "caller": caller}
+    keys = [key] if isinstance(key, str) else list(key)
+    if not all(keys) or not keys:
+        raise UsageError("An exit hook needs the keys of the captures that it may cancel.")
+    values = {ADDRESS.name: address, KEYS: json.dumps(keys), CALLER.name: caller}
     return {
         "exit": LifecycleHook(
-            **_where(CANCEL.name, source),
+            **_where(ON_EXIT_NAME, source),
             arguments=Arguments(parameters=[Argument(name=name, value=each) for name, each in values.items()]),
         )
     }
