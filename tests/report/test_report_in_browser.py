@@ -17,10 +17,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from history_lab import row, series
 from made_up import WINDOW, full, hostile
 
 from sameshot.analysis.report import render
 from sameshot.analysis.results import Summary, Timeline
+from sameshot.model import Outcome
+from sameshot.steps.history import HistoryRow
+from sameshot.steps.history.section import history_page, section
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
@@ -40,9 +44,10 @@ class Browser:
     def __init__(self, driver: Any, folder: Path) -> None:
         self.driver, self.folder = driver, folder
 
-    def open(self, summary: Summary, *, width: int = 1280, dark: bool = False) -> None:
+    def open(self, shown: Summary | str, *, width: int = 1280, dark: bool = False) -> None:
+        """The report of a summary, or a page as it is."""
         path = self.folder / "report.html"
-        path.write_text(render(summary))
+        path.write_text(shown if isinstance(shown, str) else render(shown))
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {
             "width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600,
         })  # fmt: skip
@@ -125,7 +130,33 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         return script.read().decode()
 
 
+def history(evil: str = "") -> list[HistoryRow]:
+    """A series that became slower, with captures that failed, lack numbers, or were recorded otherwise."""
+    rows = series([100.0] * 20 + [130.0] * 8, series=f"nightly{evil}", image=f"train:7{evil}", with_stack=False)
+    rows += [
+        row(28, 400, with_stack=True, series=f"nightly{evil}"),
+        row(29, None, outcome=Outcome.FAILED, series=f"nightly{evil}"),
+        row(30, 131, with_stack=False, series=f"nightly{evil}", report_uri="https://reports.example.com/r.html"),
+    ]
+    return rows
+
+
+def with_history(evil: str = "") -> str:
+    shown = section(history(evil), current="c030", warnings=(f"x.parquet was left out{evil}",))
+    assert shown is not None
+    return render(full(8), more=[shown])
+
+
+def alone(evil: str = "") -> str:
+    several = [(history(evil), f"team/nightly{evil}"), (series([100.0] * 3), "team/bert"), ([row(0, None)], "b/new")]
+    return history_page(several, where=f"s3://results{evil}", warnings=(f"y.parquet was left out{evil}",))
+
+
 PAGES = {
+    "a report with its history": with_history,
+    "a report with a hostile history": lambda: with_history(EVIL),
+    "the page of a history": alone,
+    "the page of a hostile history": lambda: alone(EVIL),
     "eight ranks": lambda: full(8, missing=1),
     "a thousand ranks": lambda: full(1000, missing=24),
     "hostile names": lambda: hostile(full(3), EVIL),

@@ -62,14 +62,14 @@ def section(
     drawing = _course(ordered, found, f"{ident}-course")
     if drawing is not None:
         blocks.append(drawing)
-    blocks.append(_table(ordered, found, current, f"{ident}-captures"))
+    blocks.append(_table(ordered, found, current, f"{ident}-captures", title))
     name = shortened(f"{ordered[-1].namespace}/{ordered[-1].series}", 120)
     return Section(
         ident,
         title or "The series so far",
         tuple(blocks),
         note=f"{count(len(ordered), 'capture')} of {name}{_left_out(found)}.",
-        short=title or "History",
+        short=shortened(title, 60) or "History",
     )
 
 
@@ -163,7 +163,7 @@ def _scale(most: int) -> tuple[int, int]:
     return step, step * math.ceil(most / step)
 
 
-def _table(ordered: Sequence[HistoryRow], found: Trend, current: str | None, ident: str) -> Table:
+def _table(ordered: Sequence[HistoryRow], found: Trend, current: str | None, ident: str, title: str) -> Table:
     shown = list(reversed(ordered[-_LISTED:]))
     here = next((row for row in ordered if row.capture_id == current), None)
     cells = [_cells(row, here) for row in shown]
@@ -171,7 +171,7 @@ def _table(ordered: Sequence[HistoryRow], found: Trend, current: str | None, ide
     more = len(ordered) - len(shown)
     return Table(
         ident,
-        "The last captures, newest first",
+        f"The last captures{f' of {title}' if title else ''}, newest first",  # several on a page are told apart
         (words.words("captured"), words.words("capture"), words.words("outcome"), words.words("ranks"),
          words.numbers("world size"), words.times("step", "Median over all steps of all ranks"),
          words.times("spread", "90th minus 10th percentile of the steps"), words.numbers("GPU busy"),
