@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import msgspec
 from airflow.sdk import BaseOperator
 
 from sameshot.errors import SameshotError, UsageError
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 Duration = str | float | timedelta
 """`2s`, `500ms`, `1m`; a timedelta; a number of seconds."""
-
-_SPEC = ("duration", "activities", "with_stack", "record_shapes", "warmup")
-_OPTIONS = (*_SPEC, "job", "uid", "attempt", "min_ranks", "if_unavailable", "if_busy", "timeout")
 
 ON_KILL_S = 4.0  # Airflow kills a task's process 5 s after it was told to end
 
@@ -74,7 +72,7 @@ class SameshotCaptureOperator(BaseOperator):
         a task of that in the same way as of a person's mark; one that is killed leaves it running for the retry.
     """
 
-    template_fields: Sequence[str] = (*_OPTIONS, "allow_backfill", "sameshot_conn_id")
+    template_fields: Sequence[str] = (*options.CAPTURE, "allow_backfill", "sameshot_conn_id")
     ui_color = "#d5e8f7"
     operator_extra_links = (SameshotManifestLink(),)
 
@@ -187,7 +185,7 @@ class SameshotCaptureOperator(BaseOperator):
 
         hook, job = SameshotHook(self.sameshot_conn_id), options.label(self.job, "job")
         return self._asked(
-            {name: getattr(self, name) for name in _OPTIONS},
+            {name: getattr(self, name) for name in options.CAPTURE},
             address=hook.address(job),
             request_key=request_key(context),
             family=family(context),
@@ -195,24 +193,15 @@ class SameshotCaptureOperator(BaseOperator):
         )
 
     def _asked(self, given: Mapping[str, Any], **where: Any) -> CaptureRequest:
-        seconds = options.milliseconds(given.get("timeout", "15m"), "timeout") / 1000
-        if self.execution_timeout is not None:
-            seconds = min(seconds, self.execution_timeout.total_seconds())
-        return CaptureRequest(
-            spec=options.capture_spec(**{name: given[name] for name in _SPEC if name in given}),
-            job=options.label(given.get("job"), "job"),
-            uid=options.label(given.get("uid"), "uid"),
-            attempt=options.whole(given.get("attempt"), "attempt"),
-            min_ranks=options.whole(given.get("min_ranks"), "min_ranks"),
-            if_unavailable=_action(given.get("if_unavailable", "fail"), "if_unavailable"),
-            if_busy=_action(given.get("if_busy", "wait"), "if_busy"),
-            timeout_s=seconds,
-            **where,
-        )
+        request = options.capture_request(given, **where)
+        if self.execution_timeout is None:
+            return request
+        seconds = min(request.timeout_s, self.execution_timeout.total_seconds())
+        return msgspec.structs.replace(request, timeout_s=seconds)
 
     def _check_literals(self) -> None:
         """Options that are no templates are checked when the DAG file is parsed."""
-        known = {name: value for name in _OPTIONS if _literal(value := getattr(self, name))}
+        known = {name: value for name in options.CAPTURE if _literal(value := getattr(self, name))}
         try:
             self._asked(known, request_key="-")
             if _literal(self.allow_backfill):
@@ -339,13 +328,6 @@ def announcing(kwargs: dict[str, Any]) -> dict[str, Any]:
     """A task's arguments, with the outlet of all captures beside the user's own."""
     outlets, every = _listed(kwargs.get("outlets")), captures()
     return {**kwargs, "outlets": outlets if every in outlets else [*outlets, every]}
-
-
-def _action(value: object, name: str) -> Action:
-    try:
-        return Action(str(getattr(value, "value", value)).strip().lower())
-    except ValueError:
-        raise UsageError(f"{name}: {value!r} is not one of {', '.join(each.value for each in Action)}.") from None
 
 
 def _literal(value: object) -> bool:
