@@ -75,9 +75,11 @@ def test_another_manifest_than_was_captured_is_refused(tmp_path: Path) -> None:
 def test_a_shard_that_was_not_analysed_is_named(tmp_path: Path) -> None:
     of = published(tmp_path) | {"results": str(tmp_path / "results")}
     assert run("analyze-rank", tmp_path, {**of, "shard": "0/2"}).code == 0
-    ran = run("reduce", tmp_path, {**of, "shards": ["0/2"]})
-    assert ran.code == 4
-    assert "1/" in ran.log
+    ran = run("reduce", tmp_path / "all", {**of, "shards": ["0/2"]})
+    assert ran.code == 3, ran.log
+    assert "not analysed: rank 1, rank 3" in ran.log
+    ran = run("reduce", tmp_path / "enough", {**of, "shards": ["0/2"], "min_ranks": 2})
+    assert (ran.code, ran.parameters["missing"]) == (0, "1, 3"), ran.log
 
 
 def test_both_faces_give_the_same_outputs(tmp_path: Path) -> None:
@@ -170,6 +172,19 @@ def test_who_is_content_with_fewer_ranks_compares_with_such_a_capture(tmp_path: 
     assert strict.parameters["verdict"] == "first", strict.log
     content = run("compare", tmp_path / "content", {**of, "min_ranks": 4.0})
     assert content.parameters["before_capture_id"] == f"{1:032x}", content.log
+
+
+def test_without_a_threshold_nothing_is_compared(tmp_path: Path) -> None:
+    of = published(tmp_path) | {
+        "results": str(tmp_path / "results"),
+        "before": published(tmp_path, seed=2)["manifest_uri"],
+    }
+    ran = run("compare", tmp_path / "not", {**of, "threshold": -1.0, "fail_on_regression": True})
+    assert (ran.code, ran.parameters["verdict"], ran.metadata["metrics"]) == (0, "", {}), ran.log
+    assert b"No threshold was given" in ran.files["report"]
+    assert not (tmp_path / "results").exists()
+    ran = run("compare", tmp_path / "any", {**of, "threshold": 0.0})  # whatever is more than noise
+    assert ran.parameters["verdict"], ran.log
 
 
 @pytest.mark.parametrize("fail", [True, False])

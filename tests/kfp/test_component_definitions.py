@@ -15,9 +15,10 @@ from kfp.compiler import Compiler
 from kfp_containers import DEPLOY
 
 from sameshot.steps.image import IMAGE
+from sameshot_argo.interface import PROFILE_INPUTS
 from sameshot_kfp import Components, in_cluster, profile_job
 from sameshot_kfp.__main__ import main, rendered
-from sameshot_kfp.interface import STEPS
+from sameshot_kfp.interface import NO_COMPARISON, STEPS
 
 
 def ir(component: Any, folder: Path) -> dict[str, Any]:
@@ -146,6 +147,14 @@ def test_shards_are_fanned_out_and_all_collected(tmp_path: Path) -> None:
     assert found["for-loop-1"]["iteratorPolicy"] == {"parallelismLimit": 5}
     assert found["reduce"]["inputs"]["parameters"]["shards"]["taskOutputParameter"]["producerTask"] == "for-loop-1"
     assert found["compare"]["dependentTasks"] == ["reduce"]
+
+
+def test_a_pipeline_compares_only_where_a_threshold_is_given_as_with_argo() -> None:
+    assert {each.name: each.default for each in PROFILE_INPUTS}["threshold"] == ""
+    for path in DEPLOY.glob("*.yaml"):
+        spec = next(iter(yaml.safe_load_all(path.read_text())))
+        assert spec["root"]["inputDefinitions"]["parameters"]["threshold"]["defaultValue"] == NO_COMPARISON < 0
+        assert "threshold" in tasks(spec)["compare"]["inputs"]["parameters"]
 
 
 def test_nodes_labels_and_secrets_reach_every_task(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """What each component takes and gives: one table, from which both faces are made and which the container reads, too.
 
 Nothing of KFP is imported here: the image that runs the steps has no KFP in it. Inputs are plain values that every form
-and every YAML file can write, so what says nothing is the empty text, 0 (`min_ranks`: all) or -1 (`attempt`: any).
+and every YAML file can write, so what says nothing is the empty text, 0 (`min_ranks`: all) or -1 (`attempt`: any,
+`threshold`: no comparison).
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from typing import Literal
 
 Kind = Literal["str", "int", "float", "bool", "list"]
 Artifact = Literal["Artifact", "HTML", "Metrics"]
+NO_COMPARISON = -1.0
+"""What a pipeline's `threshold` is unless it is given: as with the other engines, who wants a comparison says so."""
+
 Value = str | int | float | bool | list[str]
 
 
@@ -132,7 +136,7 @@ REDUCE = Step(
     inputs=(
         *_MANIFEST,
         Input(
-            "shards", "What was analysed: dsl.Collected of analyze_rank's `done`. All shards are needed.", [], "list"
+            "shards", "What was analysed: dsl.Collected of analyze_rank's `done`; so this comes after it.", [], "list"
         ),
         Input("min_ranks", "So many analysed ranks are enough. 0: all of the job.", 0, "int"),
         Input("history", "Add the capture to the history of its series.", True, "bool"),
@@ -162,7 +166,9 @@ COMPARE = Step(
     inputs=(
         *_MANIFEST,
         Input("before", "Manifest of the earlier capture. Empty: the one before in the history.", ""),
-        Input("threshold", "How much slower a step must be for a regression: 0.1 is 10 %.", 0.1, "float"),
+        Input(
+            "threshold", "How much slower is a regression: 0.1 is 10 %. Negative: nothing is compared.", 0.1, "float"
+        ),
         Input("min_ranks", "If not 0, fewer ranks are content: also those of an earlier capture.", 0, "int"),
         Input("fail_on_regression", "Fail the task (exit code 4) for a regression.", False, "bool"),
     ),
@@ -171,7 +177,7 @@ COMPARE = Step(
         File("metrics", "Time per step before and after, and the change as a share.", "Metrics"),
     ),
     outputs=(
-        Output("verdict", "regressed, slower, same, faster, unknown or first; empty: nothing was captured."),
+        Output("verdict", "regressed, slower, same, faster, unknown or first; empty: nothing was compared."),
         Output("before_capture_id", "The capture it was compared with."),
         Output("before_manifest_uri", "Its manifest."),
         Output("comparison_uri", "The comparison among the results."),

@@ -1,4 +1,5 @@
-"""`profile_job`: capture → analyze each shard → reduce → compare, as a pipeline, or as a component in another one.
+"""`profile_job`: capture → analyze each shard → reduce → compare (given a `threshold`), as a pipeline, or as a
+component in another one.
 
 components = Components.containers()
 profile = profile_job(components)          # a component: nest it
@@ -13,6 +14,7 @@ from kfp import dsl
 from kfp.dsl.base_component import BaseComponent
 
 from sameshot_kfp.components import Components
+from sameshot_kfp.interface import NO_COMPARISON
 
 PARALLELISM = 8
 """So many shards are analysed at the same time: KFP wants it to be known when the pipeline is compiled."""
@@ -37,16 +39,21 @@ class Profiled(NamedTuple):
 
 
 def analyze_capture(components: Components, *, parallelism: int = PARALLELISM) -> BaseComponent:
-    """A component that makes the report of a published capture, and compares it with the one before."""
+    """A component that makes the report of a published capture, and with a `threshold` compares it with the one before.
 
-    @dsl.pipeline(name="sameshot-analyze", description="Analyse a capture, all its shards at once, and compare it.")  # type: ignore[untyped-decorator]
+    Reduce needs every shard: a backend has no way to go on after a loop that failed (docs/kfp.md).
+    """
+
+    @dsl.pipeline(
+        name="sameshot-analyze", description="Analyse a capture, all its shards at once; with a threshold compare it."
+    )  # type: ignore[untyped-decorator]
     def sameshot_analyze(
         manifest_uri: str,
         manifest_sha256: str,
         shards: list,  # type: ignore[type-arg]  # KFP takes no other
         results: str,
         min_ranks: int = 0,
-        threshold: float = 0.1,
+        threshold: float = NO_COMPARISON,
         fail_on_regression: bool = False,
     ) -> Analysed:
         of = {"manifest_uri": manifest_uri, "manifest_sha256": manifest_sha256, "results": results}
@@ -81,7 +88,7 @@ def profile_job(components: Components, *, parallelism: int = PARALLELISM) -> Ba
         if_unavailable: str = "fail",
         if_busy: str = "wait",
         timeout: str = "15m",
-        threshold: float = 0.1,
+        threshold: float = NO_COMPARISON,
         fail_on_regression: bool = False,
     ) -> Profiled:
         picture = components.capture(
@@ -136,7 +143,7 @@ def profile_pipeline(components: Components, *, parallelism: int = PARALLELISM) 
         if_unavailable: str = "fail",
         if_busy: str = "wait",
         timeout: str = "15m",
-        threshold: float = 0.1,
+        threshold: float = NO_COMPARISON,
         fail_on_regression: bool = False,
     ) -> None:
         with dsl.ExitHandler(components.cancel(address=address, key=key)):

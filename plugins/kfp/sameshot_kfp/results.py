@@ -105,11 +105,11 @@ READERS = {"capture": capture, "analyze_rank": analyze_rank, "reduce": reduce, "
 _NONE_YET: dict[str, Value] = {"str": "", "int": 0, "list": []}
 
 
-def nothing(step: str) -> Given:
-    """Of a step after a capture that was skipped: there was nothing to do."""
+def nothing(step: str, why: str) -> Given:
+    """Of a step that had nothing to do; its page says why."""
     from sameshot_kfp.interface import STEPS
 
-    page = _page("Nothing was captured, as the capture's step was told to skip; so there is nothing to show.")
+    page = _page(why)
     return Given(
         outputs={each.name: _NONE_YET[each.kind] for each in STEPS[step].outputs},
         files={each.name: Kept(data=page) if each.kind == "HTML" else _metrics({}) for each in STEPS[step].files},

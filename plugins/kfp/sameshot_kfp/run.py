@@ -102,15 +102,24 @@ def perform(step: Step, values: Mapping[str, Any], places: Mapping[str, str], ar
 
 def _step(step: Step, values: Mapping[str, Any]) -> tuple[int, Given | None]:
     """Outputs only of a step that is content."""
-    if step.name != "capture" and not values["manifest_uri"]:
-        print("Nothing was captured, so there is nothing to do.", file=sys.stderr)
-        return 0, results.nothing(step.name)
+    if why := _nothing_to_do(step, values):
+        print(why, file=sys.stderr)
+        return 0, results.nothing(step.name, why)
     with tempfile.TemporaryDirectory(prefix="sameshot-") as folder:
         result = Path(folder) / "result.json"
         code = _command([*arguments.of(step.name, values), "--result", str(result)])
         if code:
             return code, None
         return 0, results.READERS[step.name](json.loads(result.read_bytes()))
+
+
+def _nothing_to_do(step: Step, values: Mapping[str, Any]) -> str:
+    """Why, or empty."""
+    if step.name != "capture" and not values["manifest_uri"]:
+        return "Nothing was captured, as the capture's step was told to skip; so there is nothing to show."
+    if step.name == "compare" and values["threshold"] < 0:
+        return "No threshold was given, so nothing is compared."
+    return ""
 
 
 def _command(argv: Sequence[str]) -> int:
