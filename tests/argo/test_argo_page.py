@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,30 @@ def test_its_python_makes_a_valid_workflow(shared_data: Path) -> None:
     assert problems(document, INSTALLED) == []
 
 
+def captured(document: dict[str, Any]) -> set[str]:
+    """The keys of what a workflow captures below a DAG."""
+    tasks = [task for each in document["spec"].get("templates", []) for task in each.get("dag", {}).get("tasks", [])]
+    given = [
+        {each["name"]: each["value"] for each in task["arguments"]["parameters"]}
+        for task in tasks
+        if task.get("templateRef", {}).get("template") in ("profile", "capture")
+    ]
+    return {each["key"] for each in given}
+
+
+def test_where_a_dag_is_above_captures_the_exit_hook_cancels_each_of_them() -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    made: dict[str, Any] = {}
+    exec(code.replace("print(", "str("), made)
+    below = [each for each in (*OBJECTS, made["workflow"].to_dict()) if captured(each)]
+    assert len(below) == 2
+    for each in below:
+        hook = each["spec"]["hooks"]["exit"]
+        assert hook["templateRef"]["template"] == "on-exit"
+        given = {one["name"]: one["value"] for one in hook["arguments"]["parameters"]}
+        assert set(json.loads(given["keys"])) == captured(each)
+
+
 def test_what_it_asks_of_the_image_and_of_the_controller_is_what_pods_need() -> None:
     (image,) = re.findall(r"```dockerfile\n(.*?)```", PAGE, re.DOTALL)
     assert re.findall(r"^USER (\d+)$", image, re.MULTILINE) == [str(Settings().run_as_user)]
@@ -49,7 +74,7 @@ def test_what_it_asks_of_the_image_and_of_the_controller_is_what_pods_need() -> 
 
 def test_every_template_and_the_secrets_of_the_pods_are_on_it() -> None:
     assert re.findall(r"^\| `([\w-]+)` \| (?:a|steps)\b", PAGE, re.MULTILINE) == [
-        "profile", "capture", "capture-pod", "analyze-rank", "reduce", "compare", "cancel",
+        "profile", "capture", "capture-pod", "analyze-rank", "reduce", "compare", "cancel", "on-exit",
     ]  # fmt: skip
     assert {each.name for each in templates()} == set(
         re.findall(r"^\| `([\w-]+)` \| (?:a|steps)\b", PAGE, re.MULTILINE)

@@ -19,7 +19,7 @@ from sameshot.client import AsyncClient
 from sameshot.model import CaptureState, FailureReason, TargetState
 from sameshot_argo.composed import templates
 from sameshot_argo.objects import cluster_workflow_template, workflow_template
-from sameshot_argo.tasks import IN_CLUSTER, INSTALLED, OWN, Source, capture, exit_hook
+from sameshot_argo.tasks import IN_CLUSTER, INSTALLED, OWN, Source, cancel, capture, exit_hook
 from support.coordination import SPEC, in_loop, until
 from support.fake_agent import deliver, failing, stay
 from support.step_requests import by_rank, training
@@ -136,23 +136,87 @@ async def test_a_stopped_workflow_cancels_its_capture_and_no_other(tmp_path: Pat
         root = await asyncio.to_thread(argo.wait)
         assert root.phase == "Failed"
         assert [pod.process.returncode for pod in argo.all_pods] == [143, 0]  # nothing is retried; the hook
-        hook = root["capture"]["capture.onExit"] if shape == "steps" else root["workflow.onExit"]
+        hook = root["capture"]["capture.onExit"] if shape == "steps" else root["workflow.onExit"]["cancel"]["0:capture"]
         assert (hook.phase, hook.parameters["was_over"]) == ("Succeeded", "false"), root.shown()
         mine = next(each for each in await captures(client) if each.request_key == key_of(argo))
         assert (hook.parameters["capture_id"], mine.state) == (mine.capture_id, CaptureState.CANCELLED)
         assert not (await client.get(other.capture_id)).cancel_requested
 
 
+@pytest.mark.parametrize("source", [INSTALLED, IN_CLUSTER, OWN], ids=["namespace", "cluster", "own"])
 @in_loop
-async def test_an_exit_hook_after_a_capture_that_is_over_changes_nothing(tmp_path: Path) -> None:
+async def test_a_workflow_that_succeeded_asks_nobody_at_its_exit_and_stays_so(tmp_path: Path, source: Source) -> None:
+    """Its hook runs all the same, and would fail it: the coordinator may be gone with the job by then."""
     async with training(tmp_path) as (_, client):
         argo = executor(tmp_path)
-        hooks = exit_hook(address=client.address, key="capture", source=IN_CLUSTER)
-        root = await run(argo, calling(address=client.address, hooks=hooks))
+        hooks = exit_hook(address="127.0.0.1:9", key=["capture", "other"], source=source)
+        root = await run(argo, calling(source, address=client.address, hooks=hooks))
         assert (root.phase, root["workflow.onExit"].phase) == ("Succeeded", "Succeeded"), root.shown()
-        assert root["workflow.onExit"].parameters["was_over"] == "true"
+        assert {name: each.phase for name, each in root["workflow.onExit"]["cancel"].children.items()} == {
+            "0:capture": "Skipped",
+            "1:other": "Skipped",
+        }
+        assert len(argo.all_pods) == 1
+
+
+@in_loop
+async def test_a_workflow_whose_exit_handler_failed_has_failed(tmp_path: Path) -> None:
+    """The executor's rule, by which the test above can fail."""
+    async with training(tmp_path) as (_, client):
+        nothing = {"name": "sameshot", "template": "reduce"}
+        given = [{"name": name, "value": str(tmp_path / "none")} for name in ("manifest_uri", "results")]
+        workflow = calling(address=client.address)
+        workflow["spec"]["hooks"] = {"exit": {"templateRef": nothing, "arguments": {"parameters": given}}}
+        root = await run(executor(tmp_path), workflow)
+        assert (root["capture"].phase, root["workflow.onExit"].phase, root.phase) == ("Succeeded", "Failed", "Failed")
+
+
+@in_loop
+async def test_at_the_exit_all_that_goes_on_is_cancelled_and_what_never_began_is_no_failure(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        argo = executor(tmp_path)
+        options = {"address": client.address, "duration": "1s"}
+        hooks = exit_hook(address=client.address, key=["one", "two", "never"])
+        dag = DAG(name="main", tasks=[capture("one", **options), capture("two", **options)])
+        with Workflow(generate_name="mine-", entrypoint="main", templates=[dag], hooks=hooks) as made:
+            pass
+        document = made.to_dict()
+        assert problems(document, INSTALLED_YAML) == []
+        argo.start(document)
+        await until(lambda: argo.problem or sum(b"capture " in log(pod) for pod in argo.pods()) == 2, 60)
+        argo.stop()
+        root = await asyncio.to_thread(argo.wait)
+        cancelled = root["workflow.onExit"]["cancel"]
+        told = {name: (each.phase, each.parameters["capture_id"] != "") for name, each in cancelled.children.items()}
+        assert told == {
+            "0:one": ("Succeeded", True),
+            "1:two": ("Succeeded", True),
+            "2:never": ("Succeeded", False),
+        }, root.shown()
+        assert {each.state for each in await captures(client)} == {CaptureState.CANCELLED}
+
+
+@in_loop
+async def test_an_exit_handler_that_is_a_dag_does_not_run_after_a_stop(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        argo = executor(tmp_path)
+        workflow = calling(address=client.address, hooks=exit_hook(address=client.address, key="capture"))
+        (main,) = workflow["spec"]["templates"]
+        ends = cancel(address=client.address, key="capture")
+        with Workflow(generate_name="x-", entrypoint="ends", templates=[DAG(name="ends", tasks=[ends])]) as handler:
+            pass
+        workflow["spec"]["templates"] = [main, *handler.to_dict()["spec"]["templates"]]
+        workflow["spec"]["hooks"] = {"exit": {"template": "ends"}}
+        assert problems(workflow, INSTALLED_YAML) == []
+        argo.start(workflow)
+        await running(argo, client)
+        argo.stop()
+        root = await asyncio.to_thread(argo.wait)
+        assert (root["workflow.onExit"].phase, root["workflow.onExit"].children) == ("Failed", {})
         (view,) = await captures(client)
-        assert view.state is CaptureState.SUCCEEDED
+        assert not view.cancel_requested
 
 
 @in_loop

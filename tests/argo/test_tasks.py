@@ -14,7 +14,18 @@ from sameshot.errors import UsageError
 from sameshot_argo.composed import templates
 from sameshot_argo.objects import cluster_workflow_template, cron_workflow, workflow, workflow_template
 from sameshot_argo.settings import Settings
-from sameshot_argo.tasks import IN_CLUSTER, OWN, Source, analyze_rank, cancel, capture, compare, profile, reduce
+from sameshot_argo.tasks import (
+    IN_CLUSTER,
+    OWN,
+    Source,
+    analyze_rank,
+    cancel,
+    capture,
+    compare,
+    exit_hook,
+    profile,
+    reduce,
+)
 
 INSTALLED = [workflow_template().to_dict(), cluster_workflow_template().to_dict()]
 JOB = {"address": "trainer-0.trainer:7000"}
@@ -99,6 +110,17 @@ def test_a_manifest_can_be_named_by_its_address() -> None:
     found = tasks(document)
     assert "withParam" not in found["analyze"]
     assert arguments(found["reduce"]) == {"manifest_uri": "s3://traces/m.json", **RESULTS, "min_ranks": "3"}
+
+
+def test_an_exit_hook_names_the_captures_that_it_may_cancel() -> None:
+    hook = exit_hook(**JOB, key=["first", "second"], source=IN_CLUSTER)["exit"]
+    assert (hook.template_ref.template, hook.template_ref.cluster_scope) == ("on-exit", True)  # type: ignore[union-attr]
+    given = {each.name: each.value for each in hook.arguments.parameters}  # type: ignore[union-attr]
+    assert given == {**JOB, "keys": '["first", "second"]', "caller": ""}
+    assert '["one"]' in [each.value for each in exit_hook(**JOB, key="one")["exit"].arguments.parameters]  # type: ignore[union-attr]
+    for nothing in ("", [], ["first", ""]):
+        with pytest.raises(UsageError, match="needs the keys"):
+            exit_hook(**JOB, key=nothing)
 
 
 def test_an_input_that_no_template_has_is_refused() -> None:

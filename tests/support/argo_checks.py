@@ -64,7 +64,7 @@ _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 _PARAMETER = re.compile(r"[-a-zA-Z0-9_]+")
 _TAG = re.compile(r"\{\{(.*?)\}\}")
 _REFERENCE = re.compile(r"(inputs\.parameters|tasks|steps)\.([-\w.]+)")
-_GLOBAL = {"workflow.uid", "workflow.name", "workflow.namespace", "workflow.serviceAccountName"}
+_GLOBAL = {"workflow.uid", "workflow.name", "workflow.namespace", "workflow.serviceAccountName", "workflow.status"}
 _LONGEST_CRON_NAME = 52
 
 

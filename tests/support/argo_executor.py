@@ -10,8 +10,13 @@ failed), `retryStrategy` with its expression really evaluated, deadlines, exit h
 not know is an error, so that nothing passes by being skipped. Read from its source (v3.5 to v4.1):
 processNodeRetries, inferFailedReason, runOnExitNode, executeDAG, executeSteps.
 
-A stop fails a DAG at once, and what is below it is not looked at again, so hooks that have not begun by then never do.
-Here that is so always; with a real controller it depends on the version and the moment.
+A stop fails a DAG at once, and what is below it is not looked at again, so hooks that have not begun by then never do,
+nor does an exit handler that is a DAG. Here that is so always; with a real controller it depends on the version and the
+moment. A workflow that succeeded and whose exit handler failed is one that failed.
+
+Not modelled: images, users and what the kubelet refuses; scheduling and resources; the pods' ServiceAccount and its
+rights; an artifact repository that fails; podGC, workflow deadlines, suspend, `argo retry` and memoization; the order
+in which a controller notices things, and its own restarts; validation at submission.
 
 A container has its own file system; a process has a folder instead, so paths below a mounted volume are moved there.
 """
@@ -201,7 +206,11 @@ class Executor:
         root = self._template(scope, entrypoint, arguments, name, on_exit=False, limits=[])
         if (hook := spec.get("hooks", {}).get("exit")) is not None:
             self._globals["workflow.status"] = root.phase
+            assert "expression" not in hook, "a workflow's exit hook runs whatever its expression says"
             self._hook(_Within(scope, False, [], False), hook, root, "workflow", self._globals)
+            hooked = root.children.get("workflow.onExit")
+            if root.phase == SUCCEEDED and hooked is not None and hooked.phase in _BAD:
+                root.phase, root.message = hooked.phase, hooked.message
         return root
 
     @property
@@ -249,6 +258,9 @@ class Executor:
 
     def _dag(self, within: _Within, template: Json, name: str) -> Node:
         dag, known = Node(name), dict(self._globals)
+        if self.shutdown:
+            dag.phase = FAILED  # also that of an exit handler: it never begins
+            return dag
         tasks = {each["name"]: each for each in template["dag"]["tasks"]}
         assert not any("continueOn" in each for each in tasks.values()), "known here for steps only"
         ended = {each: threading.Event() for each in tasks}
