@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
+import re
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from support.coordination import in_loop, until
 from support.fake_agent import deliver, failing, stay
 from support.step_requests import by_rank, request, training
 
+PAGE = (Path(__file__).parents[2] / "docs" / "kfp.md").read_text()
 CAPTURE, CANCEL = Container(IR, "capture"), Container(IR, "cancel")
 
 
@@ -115,6 +119,30 @@ async def test_a_terminated_task_leaves_its_capture_to_a_retry_and_the_exit_task
         assert not (await client.get(other.capture_id)).cancel_requested  # of another run
         ended = await cancelled(tmp_path / "4", client.address)
         assert (ended.code, ended.parameters["cancelled"]) == (0, [])
+
+
+@in_loop
+async def test_a_run_that_is_ended_by_hand_leaves_its_capture_which_the_pages_command_cancels(tmp_path: Path) -> None:
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        process = CAPTURE.start(tmp_path, asked(client), SAMESHOT_RUNTIME_DIR=str(tmp_path / "runs"))
+        await until(lambda: "COLLECTING" in (tmp_path / "log").read_text())
+        process.send_signal(signal.SIGTERM)  # pods are stopped, and no exit task may come after them
+        assert (await asyncio.to_thread(CAPTURE.ended, tmp_path, process)).code == 143
+        view = await client.get(request_key="kfp/run-1/capture/profile")
+        assert (view.state, view.cancel_requested) == (CaptureState.COLLECTING, False)
+
+        (command,) = re.findall(r"`sameshot (step cancel --address ADDRESS --key kfp/RUN/.*)`", PAGE)
+        argv = command.replace("ADDRESS", client.address).replace("RUN", "run-1").split()
+        ran = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "sameshot.cli.main", *argv, "--caller", "ana",
+            env={**os.environ, "SAMESHOT_RUNTIME_DIR": str(tmp_path / "runs")},
+        )  # fmt: skip
+        assert await asyncio.wait_for(ran.wait(), 60) == 0
+        assert (await client.get(view.capture_id)).state is CaptureState.CANCELLED
+        retried = await captured(tmp_path / "retried", asked(client, timeout="1s"))  # in the UI, of the same run
+        assert retried.code == 7
+        assert (await client.get(request_key="kfp/run-1/capture/profile")).capture_id != view.capture_id
 
 
 @in_loop

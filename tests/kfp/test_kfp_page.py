@@ -10,6 +10,7 @@ import pytest
 from kfp_containers import DEPLOY
 
 from sameshot.steps.image import IMAGE
+from sameshot_kfp.components import RETRIED_FOR
 from sameshot_kfp.interface import STEPS
 from sameshot_kfp.pipelines import Profiled
 
@@ -41,6 +42,20 @@ def test_the_page_names_the_files_and_outputs_there_are() -> None:
     for name in Profiled._fields:
         assert f"`{name}`" in PAGE
     assert f"`{IMAGE}`" in PAGE
+
+
+def test_its_image_is_run_by_a_user_who_is_not_root_and_is_named_so_that_the_cache_can_tell() -> None:
+    (image,) = re.findall(r"```dockerfile\n(.*?)```", PAGE, re.DOTALL)
+    (user,) = re.findall(r"^USER (\d+)$", image, re.MULTILINE)
+    assert int(user) > 0
+    assert "by digest, or by a tag that is never moved" in PAGE
+    for name in re.findall(r"\S*sameshot/steps\S*", PAGE):
+        assert re.search(r":\d+\.\d+\.\d+", name), name
+
+
+def test_it_says_how_long_all_attempts_have_together() -> None:
+    assert int(RETRIED_FOR.removesuffix("s")) == 24 * 3600
+    assert "The shipped YAML says 24 h." in PAGE
 
 
 def test_links_within_the_documentation_lead_somewhere() -> None:
