@@ -113,7 +113,7 @@ def test_a_triggerer_that_stalls_and_comes_back_cancels_nothing(lab: Lab) -> Non
         wait_for(lambda: lab.api.log(DAG, run, "capture").count(following) == 2, "another one has taken over")
         assert not lab.captures_for(run)[0].state.terminal
     wait_for(lambda: "trigger completed" in lab.api.log(DAG, run, "capture"), "the first one has noticed")
-    assert f"another triggerer has taken over: capture {capture_id} goes on" in lab.api.log(DAG, run, "capture")
+    assert f"maybe in another triggerer: capture {capture_id} goes on" in lab.api.log(DAG, run, "capture")
     assert not lab.captures_for(run)[0].state.terminal
     lab.api.wait_run(DAG, run, "success")
     assert_one_good_capture(lab, DAG, run, capture_id)
