@@ -149,3 +149,19 @@ async def test_a_dead_connection_is_noticed_and_a_quiet_one_is_left_alone(
                     await watching
         agent.script = deliver
         assert (await run(request(client))).exit_code == 0
+
+
+@in_loop
+async def test_the_wait_for_a_first_answer_counts_as_silence(
+    tmp_path: Path, little_patience: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a coordinator that takes calls and answers none costs its patience once."""
+    monkeypatch.setattr("sameshot.steps.follow._ANSWER_S", 3.0)
+    async with training(tmp_path) as (_, client), network_to(client.address) as network:
+        done = await client.wait((await client.start_capture(SPEC, "k1")).capture_id)
+        network.fall_silent()
+        began = time.monotonic()
+        assert (
+            await follow(request(client, address=network.address), done.capture_id, manifest_uri=done.manifest_uri)
+        ).published
+        assert time.monotonic() - began < 5.5

@@ -100,6 +100,7 @@ class _Following:
         self._job: JobRef | None = None
         self._trouble = ""
         self._silent_since: float | None = None
+        self._heard_at = 0.0
         self._ended_since: float | None = None
 
     async def until_over(self) -> CaptureView:
@@ -122,7 +123,7 @@ class _Following:
 
     async def _look(self) -> CaptureView | None:
         """Watch for as long as that goes; the capture if it is over."""
-        request = self._request
+        request, began = self._request, time.monotonic()
         try:
             async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
                 return await self._watch(client)
@@ -141,7 +142,9 @@ class _Following:
             # The latter: what is none of our errors was not said by a coordinator that knew what it said, but by a
             # proxy (INTERNAL, CANCELLED), or by one that was just being ended (UNKNOWN).
             now = time.monotonic()
-            self._silent_since = self._silent_since or now
+            self._silent_since = self._silent_since or (
+                began if self._heard_at < began else now
+            )  # a quiet watch is none
             self._say(str(error))
             if now - self._silent_since <= PATIENCE_S:
                 return None
@@ -172,6 +175,7 @@ class _Following:
 
     def _heard(self, view: CaptureView) -> None:
         self._silent_since = self._ended_since = None
+        self._heard_at = time.monotonic()
         self._trouble = ""
         if self._progress is not None:
             for line in news(self.last, view):
