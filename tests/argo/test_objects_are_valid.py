@@ -107,7 +107,7 @@ def test_what_no_schema_sees_is_found(schemas: Schemas, fault: Callable[[dict[st
 
 @pytest.mark.parametrize(
     ("path", "unknown"),
-    [(("spec",), "entryPoint"), (("spec", "templates", 2, "container"), "imagePullSecret"), (("metadata",), "lables")],
+    [(("spec",), "entryPoint"), (("spec", "templates", -1, "container"), "imagePullSecret"), (("metadata",), "lables")],
 )
 def test_an_unknown_field_is_found_at_any_depth(schemas: Schemas, path: tuple[Any, ...], unknown: str) -> None:
     broken: Any = copy.deepcopy(TEMPLATE)
