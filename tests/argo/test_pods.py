@@ -76,6 +76,18 @@ def test_a_cluster_that_gives_each_namespace_its_users_is_not_told_one() -> None
         Settings(run_as_user=0)
 
 
+def test_who_is_content_with_some_ranks_says_so_to_every_step_that_asks() -> None:
+    """What follows from it the steps decide: also `compare`, of the earlier capture."""
+    (profile,) = [each for each in workflow_template().to_dict()["spec"]["templates"] if each["name"] == "profile"]
+    told = {
+        step["name"]: {each["name"]: each["value"] for each in step["arguments"]["parameters"]}
+        for (step,) in profile["steps"]
+    }
+    for name, pod in (("capture", "capture-pod"), ("reduce", "reduce"), ("compare", "compare")):
+        assert told[name]["min_ranks"] == "{{inputs.parameters.min_ranks}}"
+        assert "--min-ranks={{inputs.parameters.min_ranks}}" in PODS[pod]["container"]["args"]
+
+
 def secrets(pod: dict[str, Any]) -> set[str]:
     asked = [each["valueFrom"]["secretKeyRef"] for each in pod["container"]["env"] if "valueFrom" in each]
     assert all(each["optional"] for each in asked)

@@ -514,6 +514,8 @@ def test_an_earlier_capture_of_which_a_rank_was_not_analysed_is_passed_over_unle
     lenient = compare(manifest_at(made, 2), results, accept_partial=True)
     assert lenient.before_capture_id == id_of(made, 1)
     assert "The earlier capture lacks rank 1" in lenient.sentences
+    content = compare(manifest_at(made, 2), results, min_ranks=1)  # with some ranks of the one, and of the other
+    assert (content.before_capture_id, content.sentences) == (lenient.before_capture_id, lenient.sentences)
 
 
 def test_ranks_without_a_kept_summary_are_analysed_with_the_fetch_pattern_of_the_others(

@@ -77,6 +77,7 @@ def compare(
     before: str | None = None,
     threshold: float = 0.1,
     accept_partial: bool = False,
+    min_ranks: int | None = None,
     out: Path | None = None,
     progress: Progress | None = None,
 ) -> CompareResult:
@@ -84,11 +85,12 @@ def compare(
     comparison.json into its folder of results.
 
     `before` is the earlier one's manifest; by default the latest earlier capture of the series in the history that
-    succeeded (or is partial, with `accept_partial`), was recorded alike (options and world size) and can still be read.
-    Which were passed over is said. Where there are earlier ones and none of them will do, the verdict is UNKNOWN, and
-    the files show the latest one that can be read. `threshold` is the slowdown that counts as a
-    regression, as a share of the earlier step time. The exit code is 0 whatever the verdict: what follows from it is
-    the caller's decision. `out`: a local folder for the same files, for engines that take files.
+    succeeded (or is partial, with `accept_partial` or `min_ranks`: whoever is content with some ranks of a capture is
+    so of the one that it is compared with), was recorded alike (options and world size) and can still be read. Which
+    were passed over is said. Where there are earlier ones and none of them will do, the verdict is UNKNOWN, and the
+    files show the latest one that can be read. `threshold` is the slowdown that counts as a regression, as a share of
+    the earlier step time. The exit code is 0 whatever the verdict: what follows from it is the caller's decision.
+    `out`: a local folder for the same files, for engines that take files.
 
     Raises UsageError, UnknownCapture, ManifestError, VerificationFailed, TraceError, CaptureFailed and StorageError,
     each for the later capture or for an explicit `before`; an earlier one of the history that is gone or damaged is
@@ -96,6 +98,7 @@ def compare(
     """
     if not (math.isfinite(threshold) and threshold >= 0):
         raise UsageError(f"A threshold of {threshold} is impossible; 0.1 means 10 % slower.")
+    accept_partial = accept_partial or min_ranks is not None
     opened = open_published(manifest, results_uri, expected_sha256)
     after = _Found(opened.manifest, opened.uri, opened.results)
     own = _stored(after)

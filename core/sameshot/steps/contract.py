@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from sameshot.errors import CaptureCancelled, CaptureFailed, Denied, PartialCapture, SameshotError, UsageError
+from sameshot.errors import CaptureCancelled, CaptureFailed, Denied, PartialCapture, SameshotError, TryAgain, UsageError
 
 
 class Engine(enum.StrEnum):
@@ -110,6 +110,12 @@ def retryable(failed: SameshotError | int, *, reads_only: bool = False) -> bool:
     code = failed if isinstance(failed, int) else failed.exit_code
     return code not in _FINAL and not (reads_only and code == CaptureFailed.exit_code)
 
+
+TERMINATED = 143
+"""Exit code of a step that SIGTERM ended (128 + 15), whoever sent it: an eviction or a person's stop."""
+THE_SAME_AGAIN = (TryAgain.exit_code, TERMINATED)
+"""Exit codes of a step that has found out nothing: whatever was begun goes on, and the same step finds it again. All
+that an engine needs to repeat that repeats by exit code."""
 
 _KEY_LIMIT = 512  # bytes: what a coordinator takes
 _DIGITS = 33  # bytes that the digest of a long key takes

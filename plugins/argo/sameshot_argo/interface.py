@@ -87,7 +87,7 @@ HISTORY = (
     _option("commit", "The commit that was trained with, for the history."),
 )
 JUDGED = (
-    _option("accept_partial", "Compare with an earlier capture that lacks ranks, too.", "false"),
+    _option("accept_partial", "Compare with an earlier capture that lacks ranks, too; so with min_ranks.", "false"),
     _option("fail_on_regression", "Fail where a step takes longer by more than noise and the threshold.", "false"),
 )
 
@@ -135,6 +135,7 @@ COMPARE = Step(
         DIGEST,
         _option("before", "Manifest of the earlier capture; empty: the one before in the history."),
         _option("threshold", "How much slower is a regression, as a share: 0.1 is 10 %.", "0.1"),
+        MIN_RANKS,
         *JUDGED,
     ),
     (

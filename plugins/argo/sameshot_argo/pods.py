@@ -1,8 +1,8 @@
 """The container templates: one step each, in a pod that may do nothing but run it.
 
 Who retries is Argo's controller, by `retryStrategy`: pods that were lost with their node, evicted or deleted, and the
-exit codes that say "the same again" (75: unreachable, 143: terminated). What the step itself found out (a failed
-capture, missing ranks) is an answer, and is not asked for again. Facts about Argo: its controller, v3.5 to v4.1.
+exit codes that say "the same again" (THE_SAME_AGAIN). What the step itself found out (a failed capture, missing ranks)
+is an answer, and is not asked for again. Facts about Argo: its controller, v3.5 to v4.1.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from hera.workflows.models import (
     VolumeMount,
 )
 
-from sameshot.steps.contract import ARGO
+from sameshot.steps.contract import ARGO, THE_SAME_AGAIN
 from sameshot_argo.interface import ANALYZE_RANK, CANCEL, CAPTURE, COMPARE, KEY, MANIFEST, REDUCE, STEPS, Step
 from sameshot_argo.settings import NAME, Settings
 
@@ -54,14 +54,21 @@ REQUEST_KEY = ARGO.request_key(workflow_uid="{{workflow.uid}}", key=value(KEY.na
 
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/part-of": NAME}
 
-# A node that is lost or drained ends in one of three ways: the pod is deleted ("pod deleted", Error), it is marked
-# Failed by the kubelet with a message of its own, or its container is terminated (143). The last condition is about
-# activeDeadlineSeconds, which terminates the container, too.
-INFRASTRUCTURE = "low on resource|[Ee]vict|[Pp]reempt|node shutdown|NodeLost"
-DEADLINE = "longer than the specified deadline"
+# A node that is lost or drained ends in one of several ways: the pod is deleted ("pod deleted", Error), it is marked
+# Failed by the kubelet with a message of its own, perhaps before its container ran (then no exit code is known, -1),
+# its container is terminated (143), or nobody knows any more how it ended (255, or ContainerStatusUnknown). The reasons
+# that Argo itself starts pods again for (isRestartableReason, since v4) are in it.
+_NOBODYS_ANSWER = ("-1", "255")
+INFRASTRUCTURE = (
+    "low on resource|[Ee]vict|[Pp]reempt|node shutdown|NodeShutdown|NodeLost|NodeAffinity|UnexpectedAdmissionError"
+    "|Pod was rejected|ContainerStatusUnknown"
+)
+# What does not pass by waiting: activeDeadlineSeconds terminates the container, too; and an artifact repository that is
+# not configured or refuses what is written (Argo's own executor tries the rest again) is an Error.
+FOR_GOOD = "longer than the specified deadline|artifact storage|failed to put file"
 RETRY = (
-    f"(lastRetry.status == 'Error' || lastRetry.exitCode in ['75', '143'] || lastRetry.message matches "
-    f"'{INFRASTRUCTURE}') && not (lastRetry.message contains '{DEADLINE}')"
+    f"(lastRetry.status == 'Error' || lastRetry.exitCode in {[*map(str, THE_SAME_AGAIN), *_NOBODYS_ANSWER]} || "
+    f"lastRetry.message matches '{INFRASTRUCTURE}') && not (lastRetry.message matches '{FOR_GOOD}')"
 )
 
 _SLACK_S = 300  # to be scheduled, pull the image, and end by the step's own timeout

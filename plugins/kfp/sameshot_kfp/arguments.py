@@ -21,10 +21,8 @@ def of(step: str, values: Mapping[str, Any]) -> list[str]:
     else:
         flags += [values["manifest_uri"], "--expected-sha256", values["manifest_sha256"]]
     for name, value in values.items():
-        if name not in _OURS and (step, name) != ("compare", "min_ranks"):
+        if name not in _OURS:
             flags += _flag(name, value)
-    if step == "compare" and values["min_ranks"]:
-        flags += ["--accept-partial"]  # who is content with fewer ranks is so on both sides
     return flags
 
 

@@ -41,6 +41,12 @@ def compare(
     accept_partial: Annotated[
         bool, typer.Option("--accept-partial", help="Compare with an earlier capture that lacks ranks, too.")
     ] = False,
+    min_ranks: Annotated[
+        int | None,
+        typer.Option(
+            help="As for capture and reduce: with it, too, either capture may lack ranks.", show_default=False
+        ),
+    ] = None,
     fail_on_regression: Annotated[
         bool, typer.Option("--fail-on-regression", help="Exit code 4 for a regression; else 0 whatever the verdict.")
     ] = False,
@@ -66,6 +72,7 @@ def compare(
             before=before,
             threshold=threshold,
             accept_partial=accept_partial,
+            min_ranks=min_ranks,
             out=out,
             progress=lines("read"),
         )

@@ -24,6 +24,7 @@ import typer
 from sameshot.cli.telling import expected
 from sameshot.cli.telling import say as say
 from sameshot.errors import UsageError, of_exit_code
+from sameshot.steps.contract import TERMINATED as TERMINATED
 
 ResultOption = Annotated[
     Path | None,
@@ -43,7 +44,7 @@ T = TypeVar("T")
 
 _FIRST = ("step", "exit_code", "error", "message")  # in every result file
 
-INTERRUPTED, TERMINATED = 130, 143
+INTERRUPTED = 130
 _SIGNALS = {
     INTERRUPTED: ("Interrupted", "The step was interrupted."),
     TERMINATED: ("Terminated", "The step was terminated by a signal."),

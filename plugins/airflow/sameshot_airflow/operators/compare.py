@@ -102,7 +102,7 @@ class SameshotCompareOperator(FinishedCaptureOperator, SkipMixin):
                 self.where_results_go(),
                 expected_sha256=digest,
                 before=options.text(self.before, "before"),
-                accept_partial=options.whole(self.min_ranks, "min_ranks") is not None,
+                min_ranks=options.whole(self.min_ranks, "min_ranks"),
                 threshold=_share(self.threshold),
                 progress=self.progress(),
             )
