@@ -79,10 +79,9 @@ class ExecutionContract(msgspec.Struct, frozen=True, kw_only=True):
             family = self.family(**parts)
             return family != "" and request_key.startswith(family)
         engine, *shown = request_key.split("/")
-        whole = shown[:-1] if "~" in request_key else shown  # what is left of the last one shown is not all of it
         try:
             read = {
-                name: unquote(part, errors="surrogatepass") for name, part in zip(self.key_parts, whole, strict=False)
+                name: unquote(part, errors="surrogatepass") for name, part in zip(self.key_parts, shown, strict=False)
             }
         except UnicodeDecodeError:
             return False
