@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,36 @@ def test_nor_that_of_the_same_key(job: FakeJob) -> None:
     assert not job.get(new.capture_id).cancel_requested
     job.agent.script = deliver
     assert fire(job, new)["result"]["n"] == 2
+
+
+def test_a_kill_that_is_cancelled_itself_is_carried_out_all_the_same(
+    job: FakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A triggerer cancels the trigger's task again at each of its rounds, until it has ended."""
+    from sameshot_airflow import stop
+
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def slowly(*_: object) -> bool:
+        asked.set()
+        await may_answer.wait()
+        return True
+
+    monkeypatch.setattr(stop, "by_a_person", slowly)
+    job.agent.script = stay(TargetState.QUEUED)
+    trigger = following(job)
+    trigger._task_instance = types.SimpleNamespace()
+
+    async def killed() -> None:
+        task = asyncio.ensure_future(trigger.on_kill())
+        await asked.wait()
+        task.cancel("__airflow_user_action__")
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        may_answer.set()
+
+    job.background.call(killed())
+    job.wait_state(trigger.capture_id, CaptureState.CANCELLED)
 
 
 def test_a_kill_of_a_finished_capture_changes_nothing(job: FakeJob) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 DEFERRED = "deferred"
-PATIENCE_S = 5.0  # for each question; Airflow allows an on_kill 30 s, and the cancel needs some of them
+PATIENCE_S = 10.0  # for each question: a triggerer that was never asked before takes some seconds to answer
 
 
 async def by_a_person(ti: Any, request: CaptureRequest, capture_id: str) -> bool:

@@ -6,12 +6,15 @@ meanwhile, as its coordinator and agents do the work.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 VERSION = 1
+
+_ENDING: set[asyncio.Future[None]] = set()  # an event loop keeps no hold of its tasks
 
 
 class SameshotCaptureTrigger(BaseTrigger):
@@ -79,7 +82,18 @@ class SameshotCaptureTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Cancels the capture, by its id, if it was a person who took the task away (see `stop`). It may run after the
-        next attempt has begun: that has another capture."""
+        next attempt has begun: that has another capture.
+
+        A triggerer cancels the trigger's task anew at each of its rounds, a second apart, until it has ended
+        (`cancelling_triggers` in airflow/jobs/triggerer_job_runner.py, 3.3), so also while this runs: what is to be
+        done is done in a task of its own.
+        """
+        ending = asyncio.ensure_future(self._end())
+        _ENDING.add(ending)
+        ending.add_done_callback(_ENDING.discard)
+        await asyncio.shield(ending)
+
+    async def _end(self) -> None:
         from sameshot.steps.request import CaptureRequest
         from sameshot_airflow import settle, stop
 
