@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from argo_checks import problems
 from argo_executor import Executor
 from gloo_job import GlooJob, archive, failed
@@ -50,6 +51,22 @@ def test_results_are_written_with_the_credential_of_their_secret_and_kept_as_art
         key = told["report_uri"].removeprefix("s3://results/")
         stored = s3_client(endpoint).get_object(Bucket="results", Key=key)["Body"].read()
         assert root["reduce"].artifacts["report"].read_bytes() == stored
+
+
+def test_where_no_artifact_can_be_kept_the_templates_without_any_make_the_report(tmp_path: Path) -> None:
+    manifest = archive(tmp_path / "archive", GlooJob(seed=1).traces())
+    shipped = Path(__file__).parents[2] / "deploy" / "argo"
+    ended = {}
+    for kind in ("", "no-artifacts"):
+        template = yaml.safe_load((shipped / kind / "workflow-template.yaml").read_text())
+        argo = Executor([template], tmp_path / f"argo-{kind}", environment={}, repository=False)
+        ended[kind] = argo.run(analysing(manifest, str(tmp_path / f"results-{kind}")))
+    reduced = ended[""]["reduce"]
+    assert (reduced.phase, len(reduced.attempts), ended[""].phase) == ("Error", 1, "Error"), ended[""].shown()
+    assert ended["no-artifacts"].phase == "Succeeded", ended["no-artifacts"].shown()
+    assert ended["no-artifacts"]["reduce"].artifacts == {}
+    report = Path(ended["no-artifacts"]["reduce"].parameters["report_uri"].removeprefix("file://"))
+    assert b"<html" in report.read_bytes()[:1000].lower()
 
 
 def test_too_few_ranks_fail_it_and_the_report_is_an_artifact_all_the_same(tmp_path: Path) -> None:

@@ -220,6 +220,23 @@ async def test_an_exit_handler_that_is_a_dag_does_not_run_after_a_stop(tmp_path:
 
 
 @in_loop
+async def test_a_pod_that_outlives_its_deadline_is_not_retried_and_its_capture_is_cancelled(tmp_path: Path) -> None:
+    """It is for a step that hangs: its own timeout comes first. Both end it by SIGTERM, as an eviction does."""
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.QUEUED)
+        argo = executor(tmp_path)
+        argo.start(calling(address=client.address, timeout="10m"))
+        pod = await running(argo, client)
+        assert pod.deadline_s == 600 + 300
+        pod.outlive()
+        root = await asyncio.to_thread(argo.wait)
+        assert [(each.phase, each.exit_code) for each in pod_of(root).attempts] == [("Failed", 143)], root.shown()
+        assert (root.phase, root["capture"]["capture.onExit"].phase) == ("Failed", "Succeeded")
+        (view,) = await captures(client)
+        assert view.state is CaptureState.CANCELLED
+
+
+@in_loop
 async def test_a_terminated_workflow_leaves_its_capture_running(tmp_path: Path) -> None:
     async with training(tmp_path) as (agent, client):
         agent.script = stay(TargetState.QUEUED)

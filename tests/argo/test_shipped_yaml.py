@@ -17,6 +17,10 @@ SHIPPED = {
     "cron-workflow.yaml": "CronWorkflow",
     "workflow.yaml": "Workflow",
 }
+WITHOUT_ARTIFACTS = {
+    f"no-artifacts/{name}": SHIPPED[name] for name in ("workflow-template.yaml", "cluster-workflow-template.yaml")
+}
+"""For clusters where no artifact repository is configured: saving one, an optional one too, fails the pod."""
 
 
 def render(*arguments: str) -> str:
@@ -34,8 +38,18 @@ def test_it_is_what_render_writes(file: str, kind: str) -> None:
     )
 
 
+@pytest.mark.parametrize(("file", "kind"), WITHOUT_ARTIFACTS.items())
+def test_without_artifacts_it_is_what_render_writes_too(file: str, kind: str) -> None:
+    text = (DEPLOY / file).read_text()
+    assert text == render("--kind", kind, "--no-artifacts"), (
+        f"regenerate it: sameshot argo render --kind {kind} --no-artifacts > deploy/argo/{file}"
+    )
+    assert "artifacts" not in text
+
+
 def test_nothing_else_is_shipped() -> None:
-    assert {path.name for path in DEPLOY.iterdir()} == set(SHIPPED)
+    files = {str(path.relative_to(DEPLOY)) for path in DEPLOY.rglob("*") if path.is_file()}
+    assert files == {*SHIPPED, *WITHOUT_ARTIFACTS}
 
 
 def test_by_default_all_that_a_namespace_needs_is_written() -> None:

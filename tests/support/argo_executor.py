@@ -86,7 +86,9 @@ class Pod:
     process: subprocess.Popen[bytes]
     folder: Path
     on_exit: bool
+    deadline_s: int
     deleted: bool = False
+    late: bool = False
     message: str = ""
 
     def evict(self, message: str = "") -> None:
@@ -97,6 +99,10 @@ class Pod:
     def kill(self) -> None:
         """As the kernel does, out of memory."""
         self.process.kill()
+
+    def outlive(self) -> None:
+        """Its `activeDeadlineSeconds` are over: it is terminated."""
+        self.late = True
 
     def lose(self) -> None:
         """With its node: nobody hears of the container again."""
@@ -116,7 +122,7 @@ class _Within:
 
 class Executor:
     """One workflow at a time. `environment` is what every container has, `secrets` what the namespace has; `backoff` is
-    how long a second of it really takes."""
+    how long a second of it really takes, `repository` whether artifacts can be kept."""
 
     def __init__(
         self,
@@ -127,9 +133,10 @@ class Executor:
         secrets: Mapping[str, Mapping[str, str]] | None = None,
         started: Callable[[Pod], None] | None = None,
         backoff: float = 0.01,
+        repository: bool = True,
     ) -> None:
         self.folder, self.environment, self.secrets = folder, dict(environment), secrets or {}
-        self.started, self.backoff = started, backoff
+        self.started, self.backoff, self.repository = started, backoff, repository
         self.shutdown = ""
         self.all_pods: list[Pod] = []
         self.most_at_once = 0
@@ -428,7 +435,7 @@ class Executor:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        pod = Pod(name, template["name"], process, folder, on_exit)
+        pod = Pod(name, template["name"], process, folder, on_exit, int(template["activeDeadlineSeconds"]))
         with self._lock:
             self.all_pods.append(pod)
             self.most_at_once = max(self.most_at_once, sum(each.process.poll() is None for each in self.all_pods))
@@ -436,12 +443,12 @@ class Executor:
             process.send_signal(signal.SIGTERM)
         if self.started is not None:
             self.started(pod)
-        deadline = time.monotonic() + int(template["activeDeadlineSeconds"])
+        deadline = time.monotonic() + pod.deadline_s
         late = False
         while process.poll() is None:
             if self._ends(on_exit):  # the node is marked at once, while its container is still ending
                 return Node(name, FAILED, f"workflow shutdown with strategy: {self.shutdown}")
-            if late := time.monotonic() > deadline:
+            if late := pod.late or time.monotonic() > deadline:
                 _terminated(process)
                 break
             time.sleep(0.02)
@@ -490,7 +497,9 @@ class Executor:
                 node.phase, node.message = ERROR, f"no output {each['name']}"
         for each in outputs.get("artifacts", []):
             file = Path(_moved(each["path"], mounts))
-            if file.exists():
+            if file.exists() and not self.repository:  # the same for optional ones
+                node.phase, node.message = ERROR, "wait: Error (exit code 64): You need to configure artifact storage."
+            elif file.exists():
                 kept = pod.folder / "repository" / each["name"] / file.name
                 kept.parent.mkdir(parents=True)
                 shutil.copyfile(file, kept)
