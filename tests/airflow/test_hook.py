@@ -194,11 +194,11 @@ class TestTheTestButton:
         with moto_server() as endpoint, s3_environment(endpoint):
             from support.s3 import s3_client
 
-            make_bucket(endpoint, "results")
-            good, message = connect(extra={"results_uri": "s3://results/profiles"}).test_connection()
+            make_bucket(endpoint, "only-asked")
+            good, message = connect(extra={"results_uri": "s3://only-asked/profiles"}).test_connection()
             assert good, message
-            assert "s3://results/profiles answers" in message
-            assert s3_client(endpoint).list_objects_v2(Bucket="results")["KeyCount"] == 0
+            assert "s3://only-asked/profiles answers" in message
+            assert s3_client(endpoint).list_objects_v2(Bucket="only-asked")["KeyCount"] == 0
 
     def test_a_lock_of_a_dead_run_makes_no_job(self, connect: Connect, runtime: Path) -> None:
         announce_job(runtime, "one", {})

@@ -69,7 +69,7 @@ def test_a_rank_of_a_group_that_was_not_wholly_recorded_is_not_blamed_for_a_mome
     summary = reduce_ranks(manifest, ranks[:7])
     assert summary.late.verdict is Verdict.UNKNOWN
     assert summary.late.ranks == ()
-    assert summary.findings[0].sentence.startswith("1 of 8 ranks has no verified trace")
+    assert summary.findings[0].sentence.startswith("1 of 8 ranks has not been analysed: rank 7")
     assert summary.bandwidth == ()
 
 
