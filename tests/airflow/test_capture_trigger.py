@@ -348,7 +348,7 @@ import asyncio, sys, threading
 from sameshot_airflow.triggers.capture import SameshotCaptureTrigger
 from sameshot_airflow.triggers.job import SameshotJobTrigger
 
-HEAVY = ("grpc", "sameshot.steps.capture", "sameshot.steps.ready", "sameshot.client")
+HEAVY = ("grpc", "sameshot.steps.finish", "sameshot.steps.ready", "sameshot.client")
 imported = {}
 
 class Watch:

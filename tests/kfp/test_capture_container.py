@@ -17,7 +17,7 @@ from kfp_containers import IR, Container, Ran
 
 from sameshot.client import AsyncClient
 from sameshot.model import CaptureState, FailureReason, TargetState
-from sameshot.steps.capture import begin
+from sameshot.steps.begin import begin
 from sameshot.steps.contract import KFP
 from support.coordination import in_loop, until
 from support.fake_agent import deliver, failing, stay

@@ -13,7 +13,10 @@ from sameshot.api.transport import CHANNEL_OPTIONS, SERVER_OPTIONS
 from sameshot.client import AsyncClient, CaptureView
 from sameshot.errors import Unreachable
 from sameshot.model import Outcome, TargetState
-from sameshot.steps.capture import begin, finish, follow, run
+from sameshot.steps.begin import begin
+from sameshot.steps.capture import run
+from sameshot.steps.finish import finish
+from sameshot.steps.follow import follow
 from sameshot.steps.request import Action
 from support.coordination import SPEC, in_loop, until
 from support.fake_agent import deliver, stay
@@ -27,7 +30,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"sameshot.steps.{module}.PATIENCE_S", 0.3)
     monkeypatch.setattr("sameshot.steps.follow._LONGEST_PAUSE_S", 0.3)
     monkeypatch.setattr("sameshot.steps.follow._QUIET_S", 1.0)
-    for module in ("follow", "capture"):
+    for module in ("follow", "finish"):
         monkeypatch.setattr(f"sameshot.steps.{module}._ANSWER_S", 0.5)
 
 

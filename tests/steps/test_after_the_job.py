@@ -13,7 +13,8 @@ import pytest
 from sameshot.client.local import JobInfo, write_job_file
 from sameshot.errors import JobEnded, NoSuchJob, RequestKeyConflict, StorageError, Unreachable
 from sameshot.model import CaptureSpec, FailureReason, JobRef, Outcome
-from sameshot.steps.capture import begin, run
+from sameshot.steps.begin import begin
+from sameshot.steps.capture import run
 from sameshot.steps.request import Action, CaptureRequest
 from support.coordination import SPEC, in_loop
 from support.fake_agent import JOB, deliver, failing

@@ -12,8 +12,9 @@ import pytest
 from sameshot.client import AsyncClient, CaptureView
 from sameshot.errors import NoSuchJob, StorageError, Unreachable, UsageError
 from sameshot.model import CaptureState, FailureReason, TargetState
+from sameshot.steps.begin import begin
 from sameshot.steps.cancel import cancel_async
-from sameshot.steps.capture import begin, run
+from sameshot.steps.capture import run
 from sameshot.steps.results import to_json
 from support.coordination import in_loop, until, until_view
 from support.fake_agent import JOB, failing, stay

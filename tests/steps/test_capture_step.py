@@ -35,8 +35,10 @@ from sameshot.errors import (
     UsageError,
 )
 from sameshot.model import CapturePolicy, CaptureSpec, CaptureState, FailureReason, Nobody, Outcome, TargetState
-from sameshot.steps.capture import accept, begin, capture, finish, pinned, result_of, run
-from sameshot.steps.capture import skipped as skipped_result
+from sameshot.steps.begin import begin, pinned
+from sameshot.steps.capture import accept, capture, run
+from sameshot.steps.finish import finish, result_of
+from sameshot.steps.finish import skipped as skipped_result
 from sameshot.steps.preflight import check
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot.steps.results import SIZE_LIMIT, CaptureResult, from_builtins, to_builtins, to_json
@@ -167,7 +169,7 @@ async def test_whoever_is_stopped_while_the_capture_begins_knows_which_one_goes_
 async def test_a_capture_that_begins_when_the_time_is_over_is_cancelled(
     tmp_path: Path, slow_start: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sameshot.steps.capture._LAST_LOOK_S", 0.0)
+    monkeypatch.setattr("sameshot.steps.begin._LAST_LOOK_S", 0.0)
     async with training(tmp_path) as (agent, client):
         agent.script = stay(TargetState.QUEUED)
         task = asyncio.create_task(run(request(client, timeout_s=0.5)))
@@ -235,7 +237,7 @@ async def test_whoever_waits_is_not_refused_when_the_job_fills_up_between_the_lo
         if looks == 1:
             await client.start_capture(SPEC, "other")
 
-    monkeypatch.setattr("sameshot.steps.capture.check", look)
+    monkeypatch.setattr("sameshot.steps.begin.check", look)
     async with training(tmp_path, policy=CapturePolicy(max_captures_at_once=1)) as (agent, client):
         agent.script = stay(TargetState.CONSUMED)
         asked = asyncio.create_task(run(request(client)))

@@ -21,8 +21,11 @@ from sameshot.client.local import JobInfo, write_job_file
 from sameshot.errors import AlreadyExists, CaptureFailed, DeadlinePassed, ManifestError, SameshotError, StorageError
 from sameshot.model import CaptureState, Outcome, TargetState
 from sameshot.steps import follow as following
+from sameshot.steps.begin import begin, pinned
 from sameshot.steps.cancel import cancel_async
-from sameshot.steps.capture import accept, begin, finish, follow, pinned, result_of, run
+from sameshot.steps.capture import accept, run
+from sameshot.steps.finish import finish, result_of
+from sameshot.steps.follow import follow
 from sameshot.steps.request import CaptureRequest
 from sameshot.storage import Storage
 from support.coordination import SPEC, coordinating, in_loop, until, until_view

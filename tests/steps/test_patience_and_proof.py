@@ -26,7 +26,10 @@ from sameshot.manifest import Manifest
 from sameshot.model import CaptureState, Outcome, TargetState
 from sameshot.steps import follow as following
 from sameshot.steps.archive import read_manifest
-from sameshot.steps.capture import begin, finish, follow, pinned, result_of, run
+from sameshot.steps.begin import begin, pinned
+from sameshot.steps.capture import run
+from sameshot.steps.finish import finish, result_of
+from sameshot.steps.follow import follow
 from sameshot.steps.request import CaptureRequest
 from sameshot.storage import Storage
 from support.coordination import SPEC, coordinating, in_loop, until, until_view

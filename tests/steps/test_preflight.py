@@ -15,7 +15,8 @@ from sameshot.api.views import AgentStatus, CaptureView, JobDescription, Workers
 from sameshot.client.local import JobInfo, write_job_file
 from sameshot.errors import JobBusy, JobEnded, NoSuchJob, NotArmed, OtherAttempt, SameshotError, Unreachable, UsageError
 from sameshot.model import CapturePolicy, CaptureState, JobRef, Outcome, Phase, TargetState
-from sameshot.steps.capture import begin, run
+from sameshot.steps.begin import begin
+from sameshot.steps.capture import run
 from sameshot.steps.preflight import action_for, check, obstacle, resolved, wait_until_clear
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot.steps.results import CaptureResult

@@ -23,7 +23,8 @@ from sameshot.cli.step.frame import reporting
 from sameshot.client.local import LOCK_FILE, JobInfo, write_job_file
 from sameshot.errors import JobBusy, PartialCapture, SameshotError, UsageError
 from sameshot.model import CaptureState, FailureReason, TargetState
-from sameshot.steps.capture import accept, begin
+from sameshot.steps.begin import begin
+from sameshot.steps.capture import accept
 from sameshot.steps.results import CancelResult, CaptureResult
 from support.coordination import in_loop, until
 from support.fake_agent import JOB, deliver, failing, stay

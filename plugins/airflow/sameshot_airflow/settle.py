@@ -30,13 +30,13 @@ CANCEL_WAIT_S = 10.0  # for a cancelled capture to say what it kept; a triggerer
 
 async def settle(request: CaptureRequest, capture_id: str, manifest_uri: str, deadline: float, say: Say) -> Event:
     """Follow a capture to its end, or to `deadline` (absolute, seconds since the epoch) and then cancel it."""
-    await load("sameshot.steps.capture")
+    await load("sameshot.steps.finish")
     from sameshot.errors import SameshotError
-    from sameshot.steps import capture
+    from sameshot.steps.finish import finish
     from sameshot.steps.results import to_builtins
 
     try:
-        result = await capture.finish(request, capture_id, manifest_uri=manifest_uri, deadline=deadline, progress=say)
+        result = await finish(request, capture_id, manifest_uri=manifest_uri, deadline=deadline, progress=say)
     except SameshotError as error:
         return failed(error)
     return {"kind": "timeout" if result.timed_out else "done", "result": to_builtins(result)}

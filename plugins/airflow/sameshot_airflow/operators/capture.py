@@ -212,17 +212,17 @@ class SameshotCaptureOperator(BaseOperator):
     # ---- begin, wait, end
 
     def _capture(self, context: Context, request: CaptureRequest, deadline: float) -> Any:
-        from sameshot.steps import capture
+        from sameshot.steps.begin import begin, begin_when_clear, pinned
 
         try:
             view = asyncio.run(
-                capture.begin(request, self.log.info)
+                begin(request, self.log.info)
                 if self.deferrable
-                else capture.begin_when_clear(request, deadline=deadline, progress=self.log.info)
+                else begin_when_clear(request, deadline=deadline, progress=self.log.info)
             )
         except SameshotError as error:
             self._obstacle(context, error, request, deadline)
-        self._request = request = capture.pinned(request, view)
+        self._request = request = pinned(request, view)
         self._capture_id = view.capture_id
         if self._killed:
             self._cancel(ON_KILL_S - 1)
@@ -258,12 +258,12 @@ class SameshotCaptureOperator(BaseOperator):
         self, context: Context, error: SameshotError, request: CaptureRequest, deadline: float, *, wait: bool = True
     ) -> NoReturn:
         """No capture was begun: fail, skip or wait, as the user set."""
-        from sameshot.steps import capture
+        from sameshot.steps.finish import skipped
         from sameshot.steps.preflight import action_for
 
         action = action_for(request, error)
         if action is Action.SKIP:
-            self._keep(context, capture.skipped(request, error))
+            self._keep(context, skipped(request, error))
             raise AirflowSkipException(str(error)) from error
         if action is Action.WAIT and wait and time.time() < deadline:
             self.log.info("waiting: %s", error)
@@ -285,10 +285,10 @@ class SameshotCaptureOperator(BaseOperator):
         )
 
     def _result(self, request: CaptureRequest, view: CaptureView) -> CaptureResult:
-        from sameshot.steps import capture
+        from sameshot.steps.finish import result_of
 
         try:
-            return asyncio.run(capture.result_of(request, view))
+            return asyncio.run(result_of(request, view))
         except SameshotError as error:
             raise failure(error) from error
 
