@@ -168,7 +168,7 @@ async def test_an_artifact_that_could_not_stand_in_a_manifest_is_not_believed(tm
         second.script = lie
         started = await client.start_capture(SPEC)
         await until(lambda: second.calls.count("GetFacts") > 3)
-        view = await client.get(started.capture_id)
+        view = await until_view(client, started.capture_id, lambda view: view.archived)
         assert view.archived == 1
         assert not view.targets[1].state.terminal
 
