@@ -107,6 +107,7 @@ async def test_an_archive_that_can_not_be_asked_is_no_reason_to_skip(
         await run(retry(if_unavailable=Action.SKIP))
 
 
+@pytest.mark.full
 @in_loop
 async def test_a_coordinator_that_does_not_answer_any_more_is_not_needed_either(
     tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch

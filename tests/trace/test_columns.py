@@ -77,6 +77,7 @@ def decoded(path: Path) -> bytes:
     return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
 
 
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_real_traces_and_oddities_hold_what_json_says_and_give_the_same_frame_again(
     shared_data: Path, tmp_path: Path

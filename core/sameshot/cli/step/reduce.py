@@ -45,8 +45,8 @@ def reduce(
 ) -> None:
     """Make the job-wide report from what analyze-rank found on all ranks.
 
-    Exit code 3: the capture has fewer ranks than are needed; the report of the others is written all the same.
-    Exit code 4: a rank was never analysed, or its summary is damaged; the message says which shard to run again.
+    Exit code 3: fewer ranks than are needed were captured, or analysed; the report of the others is written all the
+    same, and the message says which shard to run again. Exit code 4: not one was analysed.
     """
     with reporting("reduce", result, result_dir, of=AnalysisResult) as report:
         report.knows(manifest_uri=manifest)
