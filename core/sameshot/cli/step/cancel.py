@@ -18,7 +18,7 @@ def register(group: typer.Typer) -> None:
     group.command(
         cls=StepCommand,
         epilog="Examples: sameshot step cancel 0197f3a2c4d17e0a8b54d6f1c2a3b4c5 --result cancel.json | "
-        "sameshot step cancel --address trainer-0:7000 --key $RUN/profile (exit handlers, which know no id)",
+        "sameshot step cancel --address 127.0.0.1:7000 --key $RUN/profile (exit handlers, which know no id)",
     )(cancel)
 
 

@@ -24,7 +24,7 @@ def register(group: typer.Typer) -> None:
     group.command(
         cls=StepCommand,
         epilog="Examples: sameshot step capture --key nightly-7 --job bert --duration 2s --result capture.json | "
-        "sameshot step capture --address trainer-0:7000 --key $RUN/profile --min-ranks 7 --if-busy skip "
+        "sameshot step capture --address 127.0.0.1:7000 --key $RUN/profile --min-ranks 7 --if-busy skip "
         "--result-dir /tmp/out",
     )(capture)
 
