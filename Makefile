@@ -22,9 +22,9 @@ NONE_CHOSEN := { test $$? -eq 5 && test -n "$(ARGS)"; }
 demo: $(READY)
 	$(BIN)/sameshot demo --out demo-out $(if $(KEEP),--keep) $(ARGS)
 
-# Tests that start training need the machine for themselves; the others mostly wait, three at a time.
+# Tests that start training need the machine for themselves; the others mostly wait, four at a time.
 test: $(READY)
-	$(BIN)/python -m pytest -m "not full and not live" -n 3 --dist loadfile $(ARGS) || $(NONE_CHOSEN)
+	$(BIN)/python -m pytest -m "not full and not live" -n 4 --dist loadfile $(ARGS) || $(NONE_CHOSEN)
 	$(BIN)/python -m pytest -m "not full and live" $(ARGS) || $(NONE_CHOSEN)
 
 test-full: $(READY)

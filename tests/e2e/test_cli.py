@@ -193,6 +193,7 @@ def _state(terminal: Terminal, key: str) -> str:
     return next((view["state"] for view in terminal.json("captures") if view["request_key"] == key), "")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("job")
 def test_doctor_finds_a_healthy_job_healthy_and_names_a_worker_that_ignores_the_hook(
     terminal: Terminal, tmp_path: Path

@@ -41,6 +41,7 @@ def failed_at(job: LiveJob, view: CaptureView, fact: TargetFact) -> float:
     return job.journal(view)["failed", fact.target_id]
 
 
+@pytest.mark.full
 def test_the_others_are_delivered_and_the_capture_is_partial(tmp_path: Path) -> None:
     # Started one by one, without collectives: neither a launcher nor gloo ends the others.
     options = ("--apart", "--loader-workers", "2", "--fork-workers")

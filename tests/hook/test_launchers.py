@@ -118,6 +118,7 @@ def test_only_the_ranks_register_and_reach_the_daemon(
         assert (rank["armed"], rank["slurm"], rank["step_hooks"]) == (False, around.get("SLURM_JOB_ID"), 0)
 
 
+@pytest.mark.full
 def test_the_naive_way_brings_the_launcher_and_the_data_loader_to_the_daemon(shared_dir: Path, tmp_path: Path) -> None:
     naive = {
         "KINETO_USE_DAEMON": "1",
