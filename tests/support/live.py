@@ -52,7 +52,7 @@ def free_port() -> int:
 
 
 JOBS: list[LiveJob] = []
-"""All that were started, so that a test can tell torch's own crash from a failure of ours."""
+"""Those that run now, so that a test can tell torch's own crash from a failure of ours."""
 
 
 class LiveJob:
@@ -325,3 +325,4 @@ def running_job(
             yield job
         finally:
             job.kill()
+            JOBS.remove(job)  # its logs may be gone before the next test looks at them
