@@ -14,6 +14,9 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# flytekit and the SDK of Flyte 2 exclude each other, so the latter has an environment of its own beside the first.
+FLYTE2 := $(VENV)-flyte2
+FLYTE2_READY := $(FLYTE2)/.ready
 # With ARGS that choose tests of one kind only, pytest says of the other kind that there are none (exit code 5).
 NONE_CHOSEN := { test $$? -eq 5 && test -n "$(ARGS)"; }
 
@@ -27,19 +30,20 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "not full and not live" -n 4 --dist loadfile $(ARGS) || $(NONE_CHOSEN)
 	$(BIN)/python -m pytest -m "not full and live" $(ARGS) || $(NONE_CHOSEN)
 
-test-full: $(READY)
+test-full: $(READY) $(FLYTE2_READY)
 	$(BIN)/python -m pytest -m full $(ARGS)
 
 browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver; }
 
-lint: $(READY)
+lint: $(READY) $(FLYTE2_READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.12
 	$(BIN)/mypy --python-version 3.13
+	$(BIN)/mypy --python-executable $(FLYTE2)/bin/python --cache-dir .mypy_cache/flyte2 --exclude sameshot_flyte/flyte1/ -p sameshot_flyte
 	$(BIN)/lint-imports
 	PYTHON=$(abspath $(BIN))/python sh core/sameshot/api/generate.sh --check
 
@@ -58,9 +62,15 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(READY)
 
+$(FLYTE2_READY): $(READY) constraints-flyte2.txt
+	$(PYTHON) -m venv $(FLYTE2)
+	$(FLYTE2)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flyte2.txt -e '.[flyte2]'
+	touch $(FLYTE2_READY)
+
 # Pin what is installed now, after an upgrade was tried on purpose.
-constraints: $(READY)
+constraints: $(READY) $(FLYTE2_READY)
 	$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check | sed 's/+cpu$$//' > constraints.txt
+	$(FLYTE2)/bin/python -m pip freeze --exclude-editable --disable-pip-version-check > constraints-flyte2.txt
 
 clean:
-	rm -rf $(VENV) demo-out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(FLYTE2) demo-out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

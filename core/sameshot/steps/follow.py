@@ -41,7 +41,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
 _ANSWER_S = 10.0  # a coordinator says at once how things stand when a watch begins
 _QUIET_S = 30.0  # a watch that says nothing for so long is begun anew: its connection may be dead without a sign
 _LAST_LOOK_S = 2.0  # whoever comes late (a restarted engine) still learns how it ended
-_ENDED_GRACE_S = 15.0  # a job that is known to have ended publishes nothing after that
+ENDED_GRACE_S = 15.0
+"""A job that is known to have ended publishes nothing after that."""
 
 
 async def follow(
@@ -132,7 +133,7 @@ class _Following:
         except NoSuchJob as error:
             now = time.monotonic()
             self._ended_since = self._ended_since or now
-            gone = now - self._ended_since > _ENDED_GRACE_S
+            gone = now - self._ended_since > ENDED_GRACE_S
             return await self._archived_or_lost(
                 str(error), lost="The coordinator is gone with its job, and the archive does not know" if gone else ""
             )
@@ -208,26 +209,34 @@ class _Following:
         return await self._lost(uri, lost) if lost else None
 
     async def _lost(self, uri: str, why: str) -> CaptureView:
-        job = self.last.job if self.last is not None else await self._served()
-        return CaptureView(
-            capture_id=self._capture_id,
-            job=job,
-            request_key=self._request.request_key,
-            n=self.last.n if self.last is not None else 0,
-            spec=self._request.spec,
-            state=CaptureState.UNKNOWN,
-            manifest_uri=uri,
-            note=f"{why} capture {self._capture_id} any more: it is lost. "
-            "A retry with the same request key begins a new one.",
+        job = self.last.job if self.last is not None else await served(self._request)
+        return lost(
+            self._request, self._capture_id, job, why, manifest_uri=uri, n=self.last.n if self.last is not None else 0
         )
 
-    async def _served(self) -> JobRef:
-        """The job, if its coordinator still says so; else what was asked for, without a namespace. At the same address
-        the coordinator of another job may answer by now."""
-        request = self._request
-        with contextlib.suppress(SameshotError):
-            async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
-                served = (await client.describe()).job
-                if other_job(request, served) is None:
-                    return served
-        return JobRef("", request.job or "", request.uid or "", request.attempt or 0)
+
+def lost(
+    request: CaptureRequest, capture_id: str, job: JobRef, why: str, *, manifest_uri: str = "", n: int = 0
+) -> CaptureView:
+    """A capture that nobody knows any more; `why` is the beginning of that sentence."""
+    return CaptureView(
+        capture_id=capture_id,
+        job=job,
+        request_key=request.request_key,
+        n=n,
+        spec=request.spec,
+        state=CaptureState.UNKNOWN,
+        manifest_uri=manifest_uri,
+        note=f"{why} capture {capture_id} any more: it is lost. A retry with the same request key begins a new one.",
+    )
+
+
+async def served(request: CaptureRequest) -> JobRef:
+    """The job, if its coordinator still says so; else what was asked for, without a namespace. At the same address
+    the coordinator of another job may answer by now."""
+    with contextlib.suppress(SameshotError):
+        async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
+            found = (await client.describe()).job
+            if other_job(request, found) is None:
+                return found
+    return JobRef("", request.job or "", request.uid or "", request.attempt or 0)

@@ -1,0 +1,122 @@
+"""What a connector is asked for, and what it remembers of that between its calls: pure values.
+
+Flyte keeps the bytes of an `Asked` and hands them to `get` and `delete` of any process, and calls `create` again where
+it lost the answer: so all that is needed is in it, it never changes, and the capture is found by its request key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import msgspec
+
+from sameshot.errors import UsageError
+from sameshot.steps.contract import FLYTE
+from sameshot.steps.options import CAPTURE, capture_request
+from sameshot.steps.request import CaptureRequest
+from sameshot.steps.results import CaptureResult
+
+VERSION = 1
+NOT_MAPPED = -1
+
+INPUTS: Mapping[str, tuple[type, Any]] = {
+    "address": (str, ...),
+    "job": (str, ""),
+    "uid": (str, ""),
+    "attempt": (int, -1),
+    "duration": (str, "2s"),
+    "activities": (str, "cpu,cuda"),
+    "with_stack": (bool, False),
+    "record_shapes": (bool, False),
+    "warmup": (str, "1s"),
+    "min_ranks": (int, 0),
+    "if_unavailable": (str, "fail"),
+    "if_busy": (str, "wait"),
+    "timeout": (str, "15m"),
+    "caller": (str, ""),
+}
+"""The inputs of the capture task, their types and defaults (`...`: it must be given). Every form and every launch plan
+can write them; what says nothing is the empty text, 0 (`min_ranks`: all are needed) or -1 (`attempt`: any)."""
+
+_SAYS_NOTHING = {"min_ranks": 0, "attempt": -1}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in Flyte a capture is asked for. Never the attempt: a retry wants the same picture."""
+
+    project: str
+    domain: str
+    execution: str
+    node: str
+    map_index: int = NOT_MAPPED
+
+    @classmethod
+    def local(cls, task: str, output_prefix: str) -> Self:
+        """Of a local execution, where nobody says which it is: its output prefix is its own, and the same each time."""
+        return cls("local", "local", hashlib.sha256(output_prefix.encode()).hexdigest()[:32], task)
+
+    @property
+    def request_key(self) -> str:
+        return FLYTE.request_key(
+            project=self.project,
+            domain=self.domain,
+            execution=self.execution,
+            node=self.node,
+            map_index=self.map_index,
+        )
+
+
+def request_of(inputs: Mapping[str, Any], place: Place, caller: str) -> CaptureRequest:
+    """What a task's inputs ask for; those left out have their defaults. `caller`: unless the inputs say another.
+
+    Raises UsageError, naming the input.
+    """
+    if unknown := sorted(set(inputs) - set(INPUTS)):
+        raise UsageError(f"Unknown inputs of a capture task: {', '.join(unknown)}.")
+    said = {name: value for name, value in inputs.items() if value not in ("", None, _SAYS_NOTHING.get(name))}
+    if "address" not in said:
+        raise UsageError("The input `address` is empty: give the job's coordinator, host:port (or local:<name>).")
+    return capture_request(
+        {name: value for name, value in said.items() if name in CAPTURE},
+        address=str(said["address"]),
+        request_key=place.request_key,
+        caller=str(said.get("caller", caller)),
+    )
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A capture that was asked for. Times in seconds since the epoch.
+
+    `capture_id` empty: none has begun yet, as the request waits for its job (or nobody said in time); whoever looks
+    next begins it. `settled`: nothing was begun, and never will be for this `Asked`: skipped, or refused.
+    """
+
+    version: int = VERSION
+    request: CaptureRequest
+    since: float
+    deadline: float
+    capture_id: str = ""
+    manifest_uri: str = ""
+    settled: CaptureResult | None = None
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Fields of newer versions are ignored; raises UsageError for what no version of ours has written, and for a
+        version that means something else."""
+        try:
+            found = msgspec.json.decode(data, type=cls)
+        except (msgspec.MsgspecError, UsageError) as error:
+            raise UsageError(f"Flyte handed over the state of a capture that can't be read: {error}.") from None
+        if found.version != VERSION:
+            raise UsageError(
+                f"The state of a capture that Flyte handed over is of version {found.version}; this connector reads "
+                f"{VERSION}. Let the connector that began it finish it, or upgrade this one."
+            )
+        return found

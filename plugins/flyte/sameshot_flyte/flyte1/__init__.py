@@ -1,0 +1,1 @@
+"""The face for flytekit 1.16."""

@@ -1,0 +1,1 @@
+"""The face for the SDK of Flyte 2, `flyte`."""

@@ -1,0 +1,207 @@
+"""A capture as a connector of Flyte sees it: `create`, `get` and `delete`, whichever SDK asks.
+
+    asked = await create(request)              # begins the capture, or finds that of the same key; some seconds at most
+    status = await Polled().get(asked)         # again and again, by any process
+    await delete(asked)                        # cancels; may be repeated
+
+A connector must answer within seconds (propeller gives up after ten) and remembers nothing that matters: a capture that
+can't begin yet is begun by a later `get`, and one that is past its deadline is cancelled by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from sameshot.client import CaptureView
+from sameshot.errors import DeadlinePassed, JobBusy, NoSuchJob, SameshotError, TryAgain, UnknownCapture, Unreachable
+from sameshot.steps.begin import begin, pinned
+from sameshot.steps.cancel import cancel_async
+from sameshot.steps.finish import finish, result_of, skipped
+from sameshot.steps.follow import is_over
+from sameshot.steps.glance import ANSWER_S, Glances
+from sameshot.steps.preflight import action_for, dialled
+from sameshot.steps.request import Action, CaptureRequest
+from sameshot.steps.results import CaptureResult, shortened
+from sameshot.steps.words import news
+from sameshot_flyte.asked import Asked
+from sameshot_flyte.phases import NOT_BEGUN, UNDER_WAY, Phase, ended, refused
+
+_BEGIN_S = 7.0  # propeller's patience with a connector is ten seconds, unless it is configured otherwise
+_CANCEL_S = 5.0
+
+
+@dataclass(frozen=True)
+class Status:
+    """`message` is for people, while it runs and at the end. `result` is there once the phase is terminal and the
+    capture was followed to its end (or skipped)."""
+
+    phase: Phase
+    message: str
+    result: CaptureResult | None = None
+    manifest_uri: str = ""  # where it is, or will be
+
+
+async def create(request: CaptureRequest, *, now: Callable[[], float] = time.time) -> Asked:
+    """Begin the capture, or find the one that this key has already. Idempotent.
+
+    Raises Unreachable where nobody answers and the request does not wait: that is the system's trouble, and Flyte calls
+    again. What can't be helped by that is settled: `get` tells it.
+    """
+    since = now()
+    asked = Asked(request=request, since=since, deadline=since + request.timeout_s)
+    try:
+        return await _begun(asked)
+    except (NoSuchJob, JobBusy, Unreachable) as error:
+        action = action_for(request, error)
+        if action is Action.WAIT:
+            return asked
+        if action is Action.SKIP:
+            return msgspec.structs.replace(asked, settled=skipped(request, error))
+        if isinstance(error, Unreachable):
+            raise
+        return _settled(asked, error)
+    except TryAgain:
+        raise
+    except SameshotError as error:
+        return _settled(asked, error)
+
+
+async def delete(asked: Asked) -> str:
+    """Cancel what was begun; in words what that did. Idempotent. Raises Unreachable or Denied where that is not
+    confirmed: Flyte calls again."""
+    request = asked.request
+    if asked.settled is not None:
+        return "Nothing was begun, so nothing is cancelled."
+    capture_id = asked.capture_id or await _own(asked)
+    if not capture_id:
+        return "Nothing was begun yet, so nothing is cancelled."
+    try:
+        done = await cancel_async(request.address, capture_id, caller=request.caller, uid=request.uid, wait_s=_CANCEL_S)
+    except NoSuchJob as error:
+        return f"There is nothing to cancel any more: {error}"
+    return done.message
+
+
+class Polled:
+    """Looks at captures; one for a process."""
+
+    def __init__(self, glances: Glances | None = None, now: Callable[[], float] = time.time) -> None:
+        self._glances = glances or Glances()
+        self._now = now
+
+    async def get(self, asked: Asked) -> Status:
+        """How it stands. Errors of ours become phases: FAILED where asking again can't help."""
+        if asked.settled is not None:
+            return _told(asked.settled)
+        try:
+            if not asked.capture_id:
+                found = await self._found_or_begun(asked)
+                if isinstance(found, Status):
+                    return found
+                asked = found
+            return await self._look(asked)
+        except SameshotError as error:
+            return Status(refused(error.exit_code), shortened(str(error), 1000), manifest_uri=asked.manifest_uri)
+
+    async def _found_or_begun(self, asked: Asked) -> Asked | Status:
+        """The capture that an earlier look, or the `create` that got no answer, has begun; else it is begun now."""
+        try:
+            if capture := await _own_view(asked):
+                return _of(asked, capture)
+            if self._now() < asked.deadline:
+                return await _begun(asked)
+            raise DeadlinePassed(f"No capture had begun within {asked.request.timeout_s:g} s.")
+        except (NoSuchJob, TryAgain) as error:
+            action = action_for(asked.request, error)
+            if action is Action.SKIP:
+                return _told(skipped(asked.request, error))
+            if self._now() < asked.deadline and (action is Action.WAIT or not isinstance(error, NoSuchJob | JobBusy)):
+                return Status(NOT_BEGUN, shortened(f"waiting: {error}", 1000))
+            late = "" if self._now() < asked.deadline else f"Waited in vain for {asked.request.timeout_s:g} s. "
+            return Status(refused(error.exit_code), shortened(f"{late}{error}", 1000))
+
+    async def _look(self, asked: Asked) -> Status:
+        request, capture_id, uri = asked.request, asked.capture_id, asked.manifest_uri
+        seen = await self._glances.look(request, capture_id, uri)
+        if seen.view is not None and is_over(seen.view):
+            return _told(await result_of(request, seen.view, timed_out=_late(asked, seen.view)), uri)
+        if seen.view is not None and not seen.view.published and seen.view.state.value == "UNKNOWN":
+            return _told(await result_of(request, seen.view), uri)
+        if self._now() >= asked.deadline:
+            return await self._end(asked)
+        if seen.view is None:
+            return Status(Phase.RUNNING, shortened(f"waiting: {seen.trouble}", 1000), manifest_uri=uri)
+        return Status(UNDER_WAY[seen.view.state], "; ".join(news(None, seen.view)), manifest_uri=uri)
+
+    async def _end(self, asked: Asked) -> Status:
+        """The deadline has passed: cancel, and judge. It goes on in the next call where this one is cut off."""
+        try:
+            async with asyncio.timeout(_BEGIN_S):
+                result = await finish(
+                    asked.request, asked.capture_id, manifest_uri=asked.manifest_uri, deadline=asked.deadline
+                )
+        except TimeoutError:
+            words = f"Capture {asked.capture_id} is past its deadline and is being cancelled."
+            return Status(Phase.RUNNING, words, manifest_uri=asked.manifest_uri)
+        return _told(result, asked.manifest_uri)
+
+
+async def _begun(asked: Asked) -> Asked:
+    """Raises what stands in the way; without an answer in time: Unreachable."""
+    try:
+        async with asyncio.timeout(_BEGIN_S):
+            return _of(asked, await begin(asked.request))
+    except TimeoutError:
+        raise Unreachable(f"The coordinator at {asked.request.address} did not answer within {_BEGIN_S:g} s.") from None
+
+
+async def _own(asked: Asked) -> str:
+    view = await _own_view(asked)
+    return "" if view is None else view.capture_id
+
+
+async def _own_view(asked: Asked) -> CaptureView | None:
+    """What was begun for this very `Asked`, under its key: not what an earlier attempt had begun, and lost."""
+    request = asked.request
+    try:
+        async with (
+            asyncio.timeout(ANSWER_S),
+            dialled(request.address, caller=request.caller, uid=request.uid) as client,
+        ):
+            view = await client.get(request_key=request.request_key)
+    except TimeoutError:
+        raise Unreachable(f"The coordinator at {request.address} did not answer within {ANSWER_S:g} s.") from None
+    except UnknownCapture:
+        return None
+    return view if view.accepted_at_ns / 1e9 >= asked.since else None
+
+
+def _of(asked: Asked, view: CaptureView) -> Asked:
+    return msgspec.structs.replace(
+        asked, request=pinned(asked.request, view), capture_id=view.capture_id, manifest_uri=view.manifest_uri
+    )
+
+
+def _late(asked: Asked, view: CaptureView) -> bool:
+    ended_at = view.converged_at_ns
+    return view.state.value == "CANCELLED" and ended_at is not None and ended_at / 1e9 >= asked.deadline
+
+
+def _settled(asked: Asked, error: SameshotError) -> Asked:
+    result = CaptureResult(
+        request_key=asked.request.request_key,
+        window_ms=asked.request.spec.duration_ms,
+        exit_code=error.exit_code,
+        message=shortened(str(error)),
+    )
+    return msgspec.structs.replace(asked, settled=result)
+
+
+def _told(result: CaptureResult, manifest_uri: str = "") -> Status:
+    words = f"{result.message} {result.warning}".strip()
+    return Status(ended(result), words, result, result.manifest_uri or manifest_uri)
