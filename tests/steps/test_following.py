@@ -38,7 +38,7 @@ def little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A coordinator that does not answer for a moment is gone, a job that has ended is soon given up."""
     for module in ("follow", "patience"):
         monkeypatch.setattr(f"sameshot.steps.{module}.PATIENCE_S", 0.3)
-    monkeypatch.setattr(following, "_ENDED_GRACE_S", 0.3)
+    monkeypatch.setattr(following, "ENDED_GRACE_S", 0.3)
     monkeypatch.setattr(following, "_LONGEST_PAUSE_S", 0.3)
 
 
