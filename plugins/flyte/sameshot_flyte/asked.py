@@ -92,7 +92,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A capture that was asked for. Times in seconds since the epoch.
 
     `capture_id` empty: none has begun yet, as the request waits for its job (or nobody said in time); whoever looks
-    next begins it. `settled`: nothing was begun, and never will be for this `Asked`: skipped, or refused.
+    next begins it. `settled`: nothing was begun, and never will be for this `Asked`: skipped, or refused. `base_url`:
+    where browsers find the archive, for links; empty: none.
     """
 
     version: int = VERSION
@@ -102,6 +103,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     capture_id: str = ""
     manifest_uri: str = ""
     settled: CaptureResult | None = None
+    base_url: str = ""
 
     def encode(self) -> bytes:
         return msgspec.json.encode(self)

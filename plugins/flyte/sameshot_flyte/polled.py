@@ -1,6 +1,7 @@
 """A capture as a connector of Flyte sees it: `create`, `get` and `delete`, whichever SDK asks.
 
     asked = await create(request)              # begins the capture, or finds that of the same key; some seconds at most
+    asked = await create_from(inputs, place, caller=…)                   # the same, of what a task is given
     status = await Polled().get(asked)         # again and again, by any process
     await delete(asked)                        # cancels; may be repeated
 
@@ -12,15 +13,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from sameshot.client import CaptureView
-from sameshot.errors import DeadlinePassed, JobBusy, NoSuchJob, SameshotError, TryAgain, UnknownCapture, Unreachable
+from sameshot.errors import (
+    DeadlinePassed,
+    JobBusy,
+    NoSuchJob,
+    SameshotError,
+    TryAgain,
+    UnknownCapture,
+    Unreachable,
+    UsageError,
+)
 from sameshot.steps.begin import begin, pinned
 from sameshot.steps.cancel import cancel_async
+from sameshot.steps.contract import FLYTE
 from sameshot.steps.finish import finish, result_of, skipped
 from sameshot.steps.follow import is_over
 from sameshot.steps.glance import ANSWER_S, Glances
@@ -28,7 +40,7 @@ from sameshot.steps.preflight import action_for, dialled
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot.steps.results import CaptureResult, shortened
 from sameshot.steps.words import news
-from sameshot_flyte.asked import Asked
+from sameshot_flyte.asked import Asked, Place, request_of
 from sameshot_flyte.phases import NOT_BEGUN, UNDER_WAY, Phase, ended, refused
 
 _BEGIN_S = 7.0  # propeller's patience with a connector is ten seconds, unless it is configured otherwise
@@ -44,6 +56,21 @@ class Status:
     message: str
     result: CaptureResult | None = None
     manifest_uri: str = ""  # where it is, or will be
+
+
+async def create_from(
+    inputs: Mapping[str, Any], place: Place, *, caller: str, base_url: str = "", now: Callable[[], float] = time.time
+) -> Asked:
+    """`create` of what a task's inputs ask for. What can't be read is settled, too: Flyte calls again after an error,
+    and nothing would be better then."""
+    try:
+        asked = await create(request_of(inputs, place, caller), now=now)
+    except UsageError as error:
+        nothing = Asked(
+            request=CaptureRequest(request_key=f"{FLYTE.engine.value}/refused"), since=now(), deadline=now()
+        )
+        asked = _settled(nothing, error)
+    return msgspec.structs.replace(asked, base_url=base_url)
 
 
 async def create(request: CaptureRequest, *, now: Callable[[], float] = time.time) -> Asked:
