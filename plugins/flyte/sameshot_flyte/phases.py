@@ -1,7 +1,9 @@
 """From the state of a capture to the phase of a Flyte task: the one table, for both generations of Flyte. Pure.
 
 Names and meaning of the phases are those of `flyteidl.core.TaskExecution.Phase`, which flyteidl2 kept:
-RETRYABLE_FAILED is tried again as often as the task's `retries` say, FAILED is not, ABORTED is somebody's wish.
+RETRYABLE_FAILED is tried again as often as the task's `retries` say, FAILED is not. ABORTED is never said, not even of
+a cancelled capture: both back ends make a FAILED of it and drop our message (flyteplugins, webapi/connector/plugin.go,
+`Status`, in flyte 1.16.8 and 2.0.43). They show messages of phases before RUNNING and of failures, none of RUNNING.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from sameshot.errors import CaptureCancelled
 from sameshot.model import CaptureState
 from sameshot.steps.contract import retryable
 from sameshot.steps.results import CaptureResult
@@ -48,13 +49,12 @@ NOT_BEGUN = Phase.WAITING_FOR_RESOURCES
 
 
 def ended(result: CaptureResult) -> Phase:
-    """Of a capture that is over, judged (so `min_ranks` is in it). Skipped as asked for is a success."""
+    """Of a capture that is over, judged (so `min_ranks` is in it). Skipped as asked for is a success, somebody's cancel
+    a failure that is not tried again."""
     if result.exit_code == 0:
         return Phase.SUCCEEDED
     if result.timed_out:  # it was we who cancelled: another attempt may have the time
         return Phase.RETRYABLE_FAILED
-    if result.exit_code == CaptureCancelled.exit_code:
-        return Phase.ABORTED
     return refused(result.exit_code)
 
 

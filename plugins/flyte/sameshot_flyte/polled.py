@@ -5,13 +5,24 @@
     status = await Polled().get(asked)         # again and again, by any process
     await delete(asked)                        # cancels; may be repeated
 
-A connector must answer within seconds (propeller gives up after ten) and remembers nothing that matters: a capture that
-can't begin yet is begun by a later `get`, and one that is past its deadline is cancelled by it.
+A connector remembers nothing that matters: a capture that can't begin yet is begun by a later `get`, and one that is
+past its deadline is cancelled by it. It answers within seconds and as good as never with an error, as Flyte's back ends
+are hard on both (flyteplugins 1.16.8, pluginmachinery/internal/webapi and webapi/connector; those of 2.0.43 do the
+same, and all numbers are defaults that can be configured):
+
+- A call may take ten seconds. `get` is called every thirty.
+- After an error of `create` the attempt has failed, retryably, with a traceback for its message; `delete` will not be
+  called, whatever had begun.
+- Errors of `get` are counted, over the whole life of a task and never reset. After the sixth it is not called any more:
+  the task fails for good, or, where any call had succeeded, stays in that phase until its own timeout.
+- `delete` is called when a task is aborted or its attempt has timed out; never once its phase is terminal. After an
+  error it is called again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,6 +31,7 @@ from typing import Any
 import msgspec
 
 from sameshot.client import CaptureView
+from sameshot.client.wire import PATIENCE_S
 from sameshot.errors import (
     DeadlinePassed,
     JobBusy,
@@ -33,7 +45,7 @@ from sameshot.errors import (
 from sameshot.steps.begin import begin, pinned
 from sameshot.steps.cancel import cancel_async
 from sameshot.steps.contract import FLYTE
-from sameshot.steps.finish import finish, result_of, skipped
+from sameshot.steps.finish import CANCEL_ALLOWANCE_S, finish, result_of, skipped
 from sameshot.steps.follow import is_over
 from sameshot.steps.glance import ANSWER_S, Glances
 from sameshot.steps.preflight import action_for, dialled
@@ -43,7 +55,10 @@ from sameshot.steps.words import news
 from sameshot_flyte.asked import Asked, Place, request_of
 from sameshot_flyte.phases import NOT_BEGUN, UNDER_WAY, Phase, ended, refused
 
-_BEGIN_S = 7.0  # propeller's patience with a connector is ten seconds, unless it is configured otherwise
+_log = logging.getLogger(__name__)
+
+_BEGIN_S = 7.0
+_LONGEST_S = 8.5  # any call; what it could not do is left to the next one
 _CANCEL_S = 5.0
 
 
@@ -76,8 +91,8 @@ async def create_from(
 async def create(request: CaptureRequest, *, now: Callable[[], float] = time.time) -> Asked:
     """Begin the capture, or find the one that this key has already. Idempotent.
 
-    Raises Unreachable where nobody answers and the request does not wait: that is the system's trouble, and Flyte calls
-    again. What can't be helped by that is settled: `get` tells it.
+    Raises none of our errors. What nobody answers to is left to `get`; what can't be helped by that is settled, and
+    `get` tells it.
     """
     since = now()
     asked = Asked(request=request, since=since, deadline=since + request.timeout_s)
@@ -85,15 +100,13 @@ async def create(request: CaptureRequest, *, now: Callable[[], float] = time.tim
         return await _begun(asked)
     except (NoSuchJob, JobBusy, Unreachable) as error:
         action = action_for(request, error)
-        if action is Action.WAIT:
+        if action is Action.WAIT or isinstance(error, Unreachable):
             return asked
         if action is Action.SKIP:
             return msgspec.structs.replace(asked, settled=skipped(request, error))
-        if isinstance(error, Unreachable):
-            raise
         return _settled(asked, error)
     except TryAgain:
-        raise
+        return asked
     except SameshotError as error:
         return _settled(asked, error)
 
@@ -101,17 +114,17 @@ async def create(request: CaptureRequest, *, now: Callable[[], float] = time.tim
 async def delete(asked: Asked) -> str:
     """Cancel what was begun; in words what that did. Idempotent. Raises Unreachable or Denied where that is not
     confirmed: Flyte calls again."""
-    request = asked.request
     if asked.settled is not None:
         return "Nothing was begun, so nothing is cancelled."
-    capture_id = asked.capture_id or await _own(asked)
-    if not capture_id:
-        return "Nothing was begun yet, so nothing is cancelled."
     try:
-        done = await cancel_async(request.address, capture_id, caller=request.caller, uid=request.uid, wait_s=_CANCEL_S)
+        async with asyncio.timeout(_LONGEST_S):
+            return await _cancelled(asked)
     except NoSuchJob as error:
         return f"There is nothing to cancel any more: {error}"
-    return done.message
+    except TimeoutError:
+        raise Unreachable(
+            f"The coordinator at {asked.request.address} did not confirm the cancel within {_LONGEST_S:g} s."
+        ) from None
 
 
 class Polled:
@@ -122,18 +135,34 @@ class Polled:
         self._now = now
 
     async def get(self, asked: Asked) -> Status:
-        """How it stands. Errors of ours become phases: FAILED where asking again can't help."""
+        """How it stands. Errors become phases: FAILED where asking again can't help. Raises nothing."""
         if asked.settled is not None:
             return _told(asked.settled)
+        uri = asked.manifest_uri
         try:
-            if not asked.capture_id:
-                found = await self._found_or_begun(asked)
-                if isinstance(found, Status):
-                    return found
-                asked = found
-            return await self._look(asked)
+            async with asyncio.timeout(_LONGEST_S):
+                return await self._get(asked)
+        except TimeoutError:
+            words = f"Neither the coordinator nor the archive said within {_LONGEST_S:g} s how the capture stands."
+            if self._now() < asked.deadline + CANCEL_ALLOWANCE_S:
+                phase = Phase.RUNNING if asked.capture_id else NOT_BEGUN
+                return Status(phase, f"waiting: {words}", manifest_uri=uri)
+            late = f"Not done within {asked.request.timeout_s:g} s. {words} A retry with the same request key finds it."
+            return Status(Phase.RETRYABLE_FAILED, late, manifest_uri=uri)
         except SameshotError as error:
-            return Status(refused(error.exit_code), shortened(str(error), 1000), manifest_uri=asked.manifest_uri)
+            return Status(refused(error.exit_code), shortened(str(error), 1000), manifest_uri=uri)
+        except Exception as error:
+            _log.exception("looking at capture %s", asked.capture_id or asked.request.request_key)
+            words = f"The connector failed, and its log says where: {type(error).__name__}: {error}"
+            return Status(Phase.RETRYABLE_FAILED, shortened(words, 1000), manifest_uri=uri)
+
+    async def _get(self, asked: Asked) -> Status:
+        if not asked.capture_id:
+            found = await self._found_or_begun(asked)
+            if isinstance(found, Status):
+                return found
+            asked = found
+        return await self._look(asked)
 
     async def _found_or_begun(self, asked: Asked) -> Asked | Status:
         """The capture that an earlier look, or the `create` that got no answer, has begun; else it is begun now."""
@@ -147,7 +176,9 @@ class Polled:
             action = action_for(asked.request, error)
             if action is Action.SKIP:
                 return _told(skipped(asked.request, error))
-            if self._now() < asked.deadline and (action is Action.WAIT or not isinstance(error, NoSuchJob | JobBusy)):
+            silent = not isinstance(error, NoSuchJob | JobBusy)
+            patient = action is Action.WAIT or (silent and self._now() < asked.since + PATIENCE_S)
+            if self._now() < asked.deadline and patient:
                 return Status(NOT_BEGUN, shortened(f"waiting: {error}", 1000))
             late = "" if self._now() < asked.deadline else f"Waited in vain for {asked.request.timeout_s:g} s. "
             return Status(refused(error.exit_code), shortened(f"{late}{error}", 1000))
@@ -187,9 +218,14 @@ async def _begun(asked: Asked) -> Asked:
         raise Unreachable(f"The coordinator at {asked.request.address} did not answer within {_BEGIN_S:g} s.") from None
 
 
-async def _own(asked: Asked) -> str:
-    view = await _own_view(asked)
-    return "" if view is None else view.capture_id
+async def _cancelled(asked: Asked) -> str:
+    request, capture_id = asked.request, asked.capture_id
+    if not capture_id:
+        if (view := await _own_view(asked)) is None:
+            return "Nothing was begun yet, so nothing is cancelled."
+        capture_id = view.capture_id
+    done = await cancel_async(request.address, capture_id, caller=request.caller, uid=request.uid, wait_s=_CANCEL_S)
+    return done.message
 
 
 async def _own_view(asked: Asked) -> CaptureView | None:
