@@ -225,6 +225,14 @@ _FACTS: Mapping[str, tuple[type, tuple[str, ...]]] = {
 ROWS: Mapping[str, type] = {name: kind for name, (kind, _) in _FACTS.items()}
 
 
+def table(rows: list[dict[str, Any]]) -> Any:
+    """`Made.rows` as an arrow table, also of no rows with all columns."""
+    import pyarrow as pa
+
+    kinds = {int: pa.int64(), str: pa.string()}
+    return pa.Table.from_pylist(rows, pa.schema([(name, kinds[kind]) for name, kind in ROWS.items()]))
+
+
 def rank_rows(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row for each rank of the job, analysed or `missing` (the reason): `ranks` and `missing` of a summary.json,
     flat. None where it is unknown or does not apply. Pure."""

@@ -1,0 +1,214 @@
+"""Analysis as flytekit tasks: `analyze_rank` to map, `reduce`, `analyze` for all of it in one task, and `compare`.
+
+    analysed = map_task(partial(analyze_rank, manifest_uri=…, …), min_success_ratio=ONE_IS_ENOUGH)(shard=capture.shards)
+    made = reduce(manifest_uri=…, manifest_sha256=…, results=…, analysed=analysed)
+
+All but `compare` are cached, by the manifest's digest, where results lie, what is wished for, and the version of
+sameshot; `manifest_uri` is no part of the key, so a capture that was moved is known again. What a hit gives are the
+outputs of the first time; where the results were deleted since, overwrite the cache (`--overwrite-cache` of `pyflyte
+run`, `overwrite_cache` of a launch plan), or name another place for results. `compare` depends on the history, which
+is no input, so it is not cached.
+
+Errors that another attempt may mend are raised as recoverable; Flyte repeats them `retries` times, and no others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from flytekit import Cache, Resources, StructuredDataset, kwtypes, task
+from flytekit.core.context_manager import FlyteContextManager
+from flytekit.core.python_function_task import PythonFunctionTask
+from flytekit.exceptions.user import FlyteRecoverableException
+from flytekit.types.file import HTMLPage
+
+import sameshot
+from sameshot.errors import SameshotError
+from sameshot.steps.places import MOST_SHARDS
+from sameshot_flyte import work
+from sameshot_flyte.flyte1.decks import OwnDeck, publish
+from sameshot_flyte.references import Analysis, Comparison
+
+RETRIES = 3
+REQUESTS, LIMITS = Resources(cpu="1", mem="1Gi"), Resources(mem="1Gi")
+"""What a Flyte that nobody configured lets a task ask for; a trace of some hundred MB wants more (`with_overrides`)."""
+
+ONE_IS_ENOUGH = 1 / MOST_SHARDS
+"""For `map_task`: a rank that can't be analysed takes no other along. `reduce` names it, and judges."""
+
+Ranks = Annotated[StructuredDataset, kwtypes(**work.ROWS)]
+"""A row per rank of the job, `missing` ones included (docs/flyte.md)."""
+
+
+class Reported(NamedTuple):
+    analysis: Analysis
+    report: HTMLPage
+    ranks: Ranks
+
+
+class Compared(NamedTuple):
+    comparison: Comparison
+    report: HTMLPage
+
+
+def _cached(*more: str) -> Cache:
+    return Cache(version=f"sameshot-{sameshot.__version__}", ignored_inputs=("manifest_uri", *more))
+
+
+_DEFAULTS: dict[str, Any] = {"retries": RETRIES, "requests": REQUESTS, "limits": LIMITS}
+
+
+@task(cache=_cached(), **_DEFAULTS)
+def analyze_rank(manifest_uri: str, manifest_sha256: str, results: str, shard: str, fetch_pattern: str = "") -> str:
+    """Summarise the ranks of one shard (`i/n`) of a capture, and return it.
+
+    `manifest_uri` empty: nothing was captured, and nothing is done. `results`: where results are kept, outside the
+    archive. `fetch_pattern`: regular expression of the annotations that fetch a batch (empty: torch's DataLoader).
+    """
+    with _recoverably():
+        return work.analyze_rank(manifest_uri, manifest_sha256, results, shard, fetch_pattern=fetch_pattern)
+
+
+@task(task_config=OwnDeck(), cache=_cached(), **_DEFAULTS)
+def reduce(
+    manifest_uri: str,
+    manifest_sha256: str,
+    results: str,
+    analysed: list[str | None],
+    min_ranks: int = 0,
+    history: bool = True,
+    trained_image: str = "",
+    commit: str = "",
+) -> Reported:
+    """The report of all ranks that were analysed, as Deck and as a file, and a row of the series' history.
+
+    `analysed`: what the mapped `analyze_rank` gave, so that this comes after it, and is not taken from the cache where
+    it gave something else. Ranks that nobody analysed are named in the report. `min_ranks`: so many are enough (0: all
+    of the job); with fewer the task fails, after the report of the others was written and shown.
+    """
+    with _recoverably():
+        made = work.reduce(
+            manifest_uri,
+            manifest_sha256,
+            results,
+            out=_folder(),
+            min_ranks=min_ranks,
+            history=history,
+            trained_image=trained_image,
+            commit=commit,
+        )
+        return _reported(made)
+
+
+@task(task_config=OwnDeck(), cache=_cached("workers"), **_DEFAULTS)
+def analyze(
+    manifest_uri: str,
+    manifest_sha256: str,
+    results: str,
+    min_ranks: int = 0,
+    history: bool = True,
+    trained_image: str = "",
+    commit: str = "",
+    fetch_pattern: str = "",
+    workers: int = 0,
+) -> Reported:
+    """What `analyze_rank` of every shard and `reduce` give, in one task. `workers`: processes that read traces (0: one,
+    more for large traces)."""
+    with _recoverably():
+        made = work.analyze(
+            manifest_uri,
+            manifest_sha256,
+            results,
+            out=_folder(),
+            min_ranks=min_ranks,
+            history=history,
+            trained_image=trained_image,
+            commit=commit,
+            fetch_pattern=fetch_pattern,
+            workers=workers,
+        )
+        return _reported(made)
+
+
+@task(task_config=OwnDeck(), **_DEFAULTS)
+def compare(
+    manifest_uri: str,
+    manifest_sha256: str,
+    results: str,
+    threshold: float,
+    before: str = "",
+    accept_partial: bool = False,
+    min_ranks: int = 0,
+    analysis: Analysis | None = None,
+) -> Compared:
+    """Compare a capture with the one before it in its series, or with the manifest at `before`.
+
+    `threshold`: the slowdown that counts as a regression, as a share of the earlier step time; negative: nothing is
+    compared, and that is said. `analysis`: what `reduce` gave, so that this comes after it. The verdict is an output,
+    never a failure.
+    """
+    with _recoverably():
+        made = work.compare(
+            manifest_uri,
+            manifest_sha256,
+            results,
+            out=_folder(),
+            threshold=threshold,
+            before=before,
+            accept_partial=accept_partial,
+            min_ranks=min_ranks,
+        )
+        publish(made.page)
+        return Compared(made.comparison, HTMLPage(str(made.report)))
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The analysis tasks."""
+
+    analyze_rank: PythonFunctionTask[Any]
+    reduce: PythonFunctionTask[Any]
+    analyze: PythonFunctionTask[Any]
+    compare: PythonFunctionTask[Any]
+
+
+def tasks(**settings: Any) -> Tasks:
+    """The same tasks with settings of your own, for what `with_overrides` can't change: `secret_requests`,
+    `container_image`, `pod_template`, `environment`, `retries`, … of flytekit's `task`.
+
+    Call it at the top of the module of your workflow: the tasks are named after that, and are tasks beside ours.
+    """
+    wished = {**_DEFAULTS, **settings}
+    if "resources" in settings:  # flytekit takes them together, or one by one
+        wished = {name: value for name, value in wished.items() if name not in ("requests", "limits")}
+    return Tasks(
+        analyze_rank=task(cache=_cached(), **wished)(analyze_rank.task_function),
+        reduce=task(task_config=OwnDeck(), cache=_cached(), **wished)(reduce.task_function),
+        analyze=task(task_config=OwnDeck(), cache=_cached("workers"), **wished)(analyze.task_function),
+        compare=task(task_config=OwnDeck(), **wished)(compare.task_function),
+    )
+
+
+@contextlib.contextmanager
+def _recoverably() -> Iterator[None]:
+    """What another attempt may mend, as flytekit wants it said; all else ends the task for good."""
+    try:
+        yield
+    except SameshotError as error:
+        if work.recoverable(error):
+            raise FlyteRecoverableException(str(error)) from error
+        raise
+
+
+def _folder() -> Path:
+    """A local one of this attempt; flytekit uploads what outputs name in it."""
+    return Path(FlyteContextManager.current_context().file_access.get_random_local_directory())
+
+
+def _reported(made: work.Made) -> Reported:
+    publish(made.page)
+    return Reported(made.accept(), HTMLPage(str(made.report)), StructuredDataset(dataframe=work.table(made.rows)))
