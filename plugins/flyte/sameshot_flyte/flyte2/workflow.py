@@ -1,0 +1,195 @@
+"""All tasks of one environment of Flyte 2, and the one that runs them: from a capture to its report.
+
+    from sameshot_flyte.flyte2 import tasks
+
+    profiling = tasks("profiling", image="registry.example.com/sameshot:1", secrets=[flyte.Secret("results-key", …)])
+    env, profile_job = profiling.env, profiling.profile_job       # flyte deploy this_file.py env
+
+What an environment fixes (image, resources, secrets) is fixed at registration; everything else is an input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import flyte
+from flyte.io import File
+
+import sameshot
+from sameshot_flyte import work
+from sameshot_flyte.flyte2 import analysis
+from sameshot_flyte.flyte2.analysis import Analysed, Compared
+from sameshot_flyte.flyte2.resolver import Resolver
+from sameshot_flyte.flyte2.task import SameshotCapture
+from sameshot_flyte.flyte2.task import capture as THE_CAPTURE  # noqa: N812
+from sameshot_flyte.references import Analysis, Capture, Comparison
+
+IMAGE = f"sameshot/flyte2:{sameshot.__version__}"
+"""Python with `sameshot[flyte2]`, of this very version: give the address to which yours was pushed."""
+RESOURCES = flyte.Resources(cpu=("1", "4"), memory=("2Gi", "8Gi"))
+RETRIES = flyte.RetryStrategy(
+    count=2, backoff=flyte.Backoff(base=timedelta(seconds=10), factor=3, cap=timedelta(minutes=2))
+)
+CONCURRENCY = 16
+
+
+class OfThisVersion:
+    """A `flyte.CachePolicy`: what was analysed by another version of sameshot is analysed anew."""
+
+    def get_version(self, salt: str, params: object) -> str:
+        return f"{salt}/sameshot {sameshot.__version__}"
+
+
+BY_DIGEST = flyte.Cache("auto", policies=[OfThisVersion()], ignored_inputs=("manifest_uri", "workers"))
+"""The digest says which capture it is, wherever its manifest lies, and every other input what to make of it."""
+
+
+class Profiled(NamedTuple):
+    """`report` is the page; those of a capture that was skipped say so."""
+
+    capture: Capture
+    analysis: Analysis
+    comparison: Comparison
+    report: File
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """Tasks that belong together. `env` is what is deployed; it depends on the environment of `capture`."""
+
+    env: flyte.TaskEnvironment
+    capture: SameshotCapture
+    analyze_rank: flyte.AsyncFunctionTaskTemplate[..., str, Callable[..., str]]
+    reduce: flyte.AsyncFunctionTaskTemplate[..., Analysed, Callable[..., Analysed]]
+    analyze: flyte.AsyncFunctionTaskTemplate[..., Analysed, Callable[..., Analysed]]
+    compare: flyte.AsyncFunctionTaskTemplate[..., Compared, Callable[..., Compared]]
+    profile_job: flyte.AsyncFunctionTaskTemplate[..., Coroutine[Any, Any, Profiled], Any]
+
+
+def tasks(
+    name: str = "sameshot",
+    *,
+    image: str | flyte.Image = IMAGE,
+    resources: flyte.Resources = RESOURCES,
+    cache: flyte.CacheRequest = BY_DIGEST,
+    retries: int | flyte.RetryStrategy = RETRIES,
+    triggers: Sequence[flyte.Trigger] = (),
+    capture: SameshotCapture | None = None,
+    module: str = "",
+    **environment: Any,
+) -> Tasks:
+    """Make the tasks of an environment called `name`. Call it at the top of a module, and keep what it returns there.
+
+    `image` must hold `sameshot[flyte2]`. `cache` is that of the analysis (never of the capture or a comparison, which
+    depends on what the history has), `retries` those of each analysis task. `triggers` start `profile_job`.
+    `capture`: a capture task of your own. `environment`: more of `flyte.TaskEnvironment`: `secrets`, `env_vars`,
+    `service_account`, `pod_template`, `queue`, … `module`: where to find this again, unless it is the caller's.
+    """
+    picture = capture or THE_CAPTURE
+    env = flyte.TaskEnvironment(
+        name=name,
+        image=image,
+        resources=resources,
+        depends_on=[_home_of(picture), *environment.pop("depends_on", ())],
+        **environment,
+    )
+    resolver = Resolver(module or sys._getframe(1).f_globals["__name__"])
+    made = partial(env.task, retries=retries, task_resolver=resolver)
+    analyze_rank = made(cache=cache)(analysis.analyze_rank)
+    reduce = made(cache=cache, report=True)(analysis.reduce)
+    analyze = made(cache=cache, report=True)(analysis.analyze)
+    compare = made(cache="disable", report=True)(analysis.compare)
+
+    @env.task(report=True, entrypoint=True, triggers=tuple(triggers), task_resolver=resolver)
+    async def profile_job(
+        address: str,
+        results: str,
+        job: str = "",
+        uid: str = "",
+        attempt: int = -1,
+        duration: str = "2s",
+        activities: str = "cpu,cuda",
+        with_stack: bool = False,
+        record_shapes: bool = False,
+        warmup: str = "1s",
+        min_ranks: int = 0,
+        if_unavailable: str = "fail",
+        if_busy: str = "wait",
+        timeout: str = "15m",
+        caller: str = "",
+        fetch_pattern: str = "",
+        history: bool = True,
+        trained_image: str = "",
+        commit: str = "",
+        threshold: float = -1.0,
+        accept_partial: bool = False,
+        concurrency: int = CONCURRENCY,
+    ) -> Profiled:
+        """Capture a running training job, analyse each rank in a task of its own, and report on all of them.
+
+        A rank whose trace is damaged is named in the report of the others; `min_ranks` says how many are enough. With a
+        `threshold` of 0 or more the capture is compared with the one before it in its series.
+        """
+        took: Capture = await picture.aio(
+            address=address,
+            job=job,
+            uid=uid,
+            attempt=attempt,
+            duration=duration,
+            activities=activities,
+            with_stack=with_stack,
+            record_shapes=record_shapes,
+            warmup=warmup,
+            min_ranks=min_ranks,
+            if_unavailable=if_unavailable,
+            if_busy=if_busy,
+            timeout=timeout,
+            caller=caller,
+        )
+        if not took.manifest_uri:
+            nothing = await asyncio.to_thread(analysis.reduce, [], "", "", results)
+            return Profiled(took, nothing.analysis, Comparison(message=work.NOTHING_CAPTURED), nothing.report)
+        of = {"manifest_uri": took.manifest_uri, "manifest_sha256": took.manifest_sha256, "results": results}
+        done = await _mapped(
+            partial(analyze_rank, fetch_pattern=fetch_pattern, **of), list(took.shards), max(concurrency, 1)
+        )
+        # What Flyte hands over is a tuple, and no Analysed any more.
+        analysed, report, _ = await reduce.aio(
+            done, **of, min_ranks=min_ranks, history=history, trained_image=trained_image, commit=commit
+        )
+        comparison = Comparison(message=work.NO_COMPARISON)
+        if threshold >= 0:
+            comparison, _ = await compare.aio(
+                **of, threshold=threshold, accept_partial=accept_partial, min_ranks=min_ranks
+            )
+        await asyncio.to_thread(_show, report)
+        return Profiled(took, analysed, comparison, report)
+
+    return Tasks(env, picture, analyze_rank, reduce, analyze, compare, profile_job)
+
+
+def _home_of(capture: SameshotCapture) -> flyte.Environment:
+    """The environment of a capture task; one of its own if it has none."""
+    home = capture.parent_env() if capture.parent_env is not None else None
+    return home or flyte.TaskEnvironment.from_task(capture.name, capture)
+
+
+async def _mapped(analyze_rank: partial[str], shards: list[str], concurrency: int) -> list[str]:
+    """The shards that came back. One that failed is not among them, and ends no other one."""
+    mapped = flyte.map.aio(analyze_rank, shards, group_name="ranks", concurrency=concurrency, return_exceptions=True)
+    ended = [each async for each in mapped]
+    for shard, each in zip(shards, ended, strict=True):
+        if isinstance(each, Exception):
+            flyte.logger.warning("The ranks of shard %s were not analysed: %s", shard, each)
+    return [each for each in ended if not isinstance(each, Exception)]
+
+
+def _show(report: File) -> None:
+    with report.open_sync("rb") as file:
+        analysis.show(bytes(file.read()).decode())
