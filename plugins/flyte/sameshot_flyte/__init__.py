@@ -7,3 +7,59 @@ flyte2` on flyte 2 (the two exclude each other). All that decides anything is in
 """
 
 from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+_VALUES = ("Analysis", "Capture", "Comparison")
+_OF_THE_SDK = (
+    "SameshotCapture",
+    "SameshotConnector",
+    "analyze",
+    "analyze_rank",
+    "capture",
+    "compare",
+    "profile_job",
+    "reduce",
+)
+_FACES = {"flytekit": "flyte1", "flyte": "flyte2"}
+
+__all__ = [
+    "Analysis",
+    "Capture",
+    "Comparison",
+    "SameshotCapture",
+    "SameshotConnector",
+    "analyze",
+    "analyze_rank",
+    "capture",
+    "compare",
+    "profile_job",
+    "reduce",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _VALUES:
+        home = "references"
+    elif name in _OF_THE_SDK:
+        home = _face()
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _face() -> str:
+    for sdk, face in _FACES.items():
+        if importlib.util.find_spec(sdk) is not None:
+            return face
+    raise ImportError(
+        "No SDK of Flyte is installed. Install sameshot[flyte] for flytekit 1.16, or sameshot[flyte2] for flyte 2."
+    )

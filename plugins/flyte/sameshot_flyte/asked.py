@@ -88,7 +88,7 @@ def request_of(inputs: Mapping[str, Any], place: Place, caller: str) -> CaptureR
     )
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Asked(msgspec.Struct, frozen=True, kw_only=True):  # with its defaults: a version that is left out says nothing
     """A capture that was asked for. Times in seconds since the epoch.
 
     `capture_id` empty: none has begun yet, as the request waits for its job (or nobody said in time); whoever looks
