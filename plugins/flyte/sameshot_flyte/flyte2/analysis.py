@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import flyte.errors
 import flyte.report
@@ -20,13 +21,14 @@ from sameshot.errors import SameshotError, TryAgain
 from sameshot_flyte import deck, work
 from sameshot_flyte.references import Analysis, Comparison
 
+Ranks = Annotated[DataFrame, OrderedDict(work.ROWS)]
+"""A row per rank of the job, `missing` ones included (docs/flyte.md), as Parquet."""
 
-class Analysed(NamedTuple):
-    """`report` is the page, `ranks` a table (Parquet) with one row per rank of the job; `work.ROWS` are its columns."""
 
+class Reported(NamedTuple):
     analysis: Analysis
     report: File
-    ranks: DataFrame
+    ranks: Ranks
 
 
 class Compared(NamedTuple):
@@ -35,24 +37,30 @@ class Compared(NamedTuple):
 
 
 def analyze_rank(shard: str, manifest_uri: str, manifest_sha256: str, results: str, fetch_pattern: str = "") -> str:
-    """Summarise the ranks of one shard, and return it: `reduce` is given those that came back."""
+    """Summarise the ranks of one shard (`i/n`) of a capture, and return it. The shard comes first, to be mapped over.
+
+    `manifest_uri` empty: nothing was captured, and nothing is done. `results`: where results are kept, outside the
+    archive. `fetch_pattern`: regular expression of the annotations that fetch a batch (empty: torch's DataLoader).
+    """
     with failing():
         return work.analyze_rank(manifest_uri, manifest_sha256, results, shard, fetch_pattern=fetch_pattern)
 
 
 def reduce(
-    shards: list[str],
     manifest_uri: str,
     manifest_sha256: str,
     results: str,
+    analysed: list[str],
     min_ranks: int = 0,
     history: bool = True,
     trained_image: str = "",
     commit: str = "",
-) -> Analysed:
-    """The report of all ranks that were analysed; the others are named. Fails where `min_ranks` (0: all) are more.
+) -> Reported:
+    """The report of all ranks that were analysed, and a row of the series' history.
 
-    `shards` are those that `analyze_rank` came back with: with others it is another report, so a cache must know them.
+    `analysed`: the shards that `analyze_rank` came back with: after others it is another report, so a cache must know.
+    Ranks that nobody analysed are named. `min_ranks`: so many are enough (0: all of the job); with fewer the task
+    fails, after the report of the others was written and shown.
     """
     with failing(), tempfile.TemporaryDirectory(prefix="sameshot-") as out:
         made = work.reduce(
@@ -65,7 +73,7 @@ def reduce(
             trained_image=trained_image,
             commit=commit,
         )
-        return _analysed(made)
+        return _reported(made)
 
 
 def analyze(
@@ -78,8 +86,9 @@ def analyze(
     commit: str = "",
     fetch_pattern: str = "",
     workers: int = 0,
-) -> Analysed:
-    """All of it in one task: what `analyze_rank` of all shards and then `reduce` do."""
+) -> Reported:
+    """What `analyze_rank` of every shard and `reduce` give, in one task. `workers`: processes that read traces (0: one,
+    more for large traces)."""
     with failing(), tempfile.TemporaryDirectory(prefix="sameshot-") as out:
         made = work.analyze(
             manifest_uri,
@@ -93,7 +102,7 @@ def analyze(
             fetch_pattern=fetch_pattern,
             workers=workers,
         )
-        return _analysed(made)
+        return _reported(made)
 
 
 def compare(
@@ -105,7 +114,11 @@ def compare(
     accept_partial: bool = False,
     min_ranks: int = 0,
 ) -> Compared:
-    """Against the capture before it in its series, or that whose manifest is at `before`. A verdict is no failure."""
+    """Compare a capture with the one before it in its series, or with the manifest at `before`.
+
+    `threshold`: the slowdown that counts as a regression, as a share of the earlier step time; negative: nothing is
+    compared, and that is said. The verdict is an output, never a failure.
+    """
     with failing(), tempfile.TemporaryDirectory(prefix="sameshot-") as out:
         made = work.compare(
             manifest_uri,
@@ -156,10 +169,10 @@ def failing() -> Iterator[None]:
         raise failed(error) from error
 
 
-def _analysed(made: work.Made) -> Analysed:
+def _reported(made: work.Made) -> Reported:
     """Shown before it is judged: the report of some ranks is worth reading, too."""
     show(made.page)
-    return Analysed(made.accept(), _kept(made.report), DataFrame.wrap_df(_table(made.rows)))
+    return Reported(made.accept(), _kept(made.report), DataFrame.wrap_df(work.table(made.rows)))
 
 
 def _kept(page: Path) -> File:
@@ -168,10 +181,3 @@ def _kept(page: Path) -> File:
     with kept.open_sync("wb") as file:
         file.write(page.read_bytes())
     return kept
-
-
-def _table(rows: list[dict[str, Any]]) -> Any:
-    import pyarrow as pa
-
-    types = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
-    return pa.Table.from_pylist(rows, schema=pa.schema([(name, types[kind]) for name, kind in work.ROWS.items()]))

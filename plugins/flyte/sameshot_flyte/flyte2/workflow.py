@@ -22,9 +22,8 @@ import flyte
 from flyte.io import File
 
 import sameshot
-from sameshot_flyte import work
 from sameshot_flyte.flyte2 import analysis
-from sameshot_flyte.flyte2.analysis import Analysed, Compared
+from sameshot_flyte.flyte2.analysis import Compared, Ranks, Reported
 from sameshot_flyte.flyte2.resolver import Resolver
 from sameshot_flyte.flyte2.task import SameshotCapture
 from sameshot_flyte.flyte2.task import capture as THE_CAPTURE  # noqa: N812
@@ -36,7 +35,8 @@ RESOURCES = flyte.Resources(cpu=("1", "4"), memory=("2Gi", "8Gi"))
 RETRIES = flyte.RetryStrategy(
     count=2, backoff=flyte.Backoff(base=timedelta(seconds=10), factor=3, cap=timedelta(minutes=2))
 )
-CONCURRENCY = 16
+CONCURRENCY = 8
+"""Ranks that are read at the same time."""
 
 
 class OfThisVersion:
@@ -50,13 +50,16 @@ BY_DIGEST = flyte.Cache("auto", policies=[OfThisVersion()], ignored_inputs=("man
 """The digest says which capture it is, wherever its manifest lies, and every other input what to make of it."""
 
 
-class Profiled(NamedTuple):
-    """`report` is the page; those of a capture that was skipped say so."""
+class Profile(NamedTuple):
+    """What is there in the end. After a capture that was skipped as asked for, `capture.message` says why, and the
+    rest that there was nothing to do. `comparison_report` says so, too, where nothing was compared."""
 
     capture: Capture
     analysis: Analysis
-    comparison: Comparison
     report: File
+    ranks: Ranks
+    comparison: Comparison
+    comparison_report: File
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,10 @@ class Tasks:
     env: flyte.TaskEnvironment
     capture: SameshotCapture
     analyze_rank: flyte.AsyncFunctionTaskTemplate[..., str, Callable[..., str]]
-    reduce: flyte.AsyncFunctionTaskTemplate[..., Analysed, Callable[..., Analysed]]
-    analyze: flyte.AsyncFunctionTaskTemplate[..., Analysed, Callable[..., Analysed]]
+    reduce: flyte.AsyncFunctionTaskTemplate[..., Reported, Callable[..., Reported]]
+    analyze: flyte.AsyncFunctionTaskTemplate[..., Reported, Callable[..., Reported]]
     compare: flyte.AsyncFunctionTaskTemplate[..., Compared, Callable[..., Compared]]
-    profile_job: flyte.AsyncFunctionTaskTemplate[..., Coroutine[Any, Any, Profiled], Any]
+    profile_job: flyte.AsyncFunctionTaskTemplate[..., Coroutine[Any, Any, Profile], Any]
 
 
 def tasks(
@@ -130,7 +133,7 @@ def tasks(
         threshold: float = -1.0,
         accept_partial: bool = False,
         concurrency: int = CONCURRENCY,
-    ) -> Profiled:
+    ) -> Profile:
         """Capture a running training job, analyse each rank in a task of its own, and report on all of them.
 
         A rank whose trace is damaged is named in the report of the others; `min_ranks` says how many are enough. With a
@@ -152,24 +155,26 @@ def tasks(
             timeout=timeout,
             caller=caller,
         )
-        if not took.manifest_uri:
-            nothing = await asyncio.to_thread(analysis.reduce, [], "", "", results)
-            return Profiled(took, nothing.analysis, Comparison(message=work.NOTHING_CAPTURED), nothing.report)
-        of = {"manifest_uri": took.manifest_uri, "manifest_sha256": took.manifest_sha256, "results": results}
-        done = await _mapped(
-            partial(analyze_rank, fetch_pattern=fetch_pattern, **of), list(took.shards), max(concurrency, 1)
-        )
-        # What Flyte hands over is a tuple, and no Analysed any more.
-        analysed, report, _ = await reduce.aio(
-            done, **of, min_ranks=min_ranks, history=history, trained_image=trained_image, commit=commit
-        )
-        comparison = Comparison(message=work.NO_COMPARISON)
-        if threshold >= 0:
-            comparison, _ = await compare.aio(
-                **of, threshold=threshold, accept_partial=accept_partial, min_ranks=min_ranks
+        of: dict[str, Any] = {
+            "manifest_uri": took.manifest_uri,
+            "manifest_sha256": took.manifest_sha256,
+            "results": results,
+        }
+        if took.manifest_uri:
+            each = partial(analyze_rank, fetch_pattern=fetch_pattern, **of)
+            done = await _mapped(each, list(took.shards), max(concurrency, 1))
+            made = await reduce.aio(
+                **of, analysed=done, min_ranks=min_ranks, history=history, trained_image=trained_image, commit=commit
             )
+        else:  # no task is needed to say so
+            made = await asyncio.to_thread(analysis.reduce, **of, analysed=[])
+        if took.manifest_uri and threshold >= 0:
+            compared = await compare.aio(**of, threshold=threshold, accept_partial=accept_partial, min_ranks=min_ranks)
+        else:
+            compared = await asyncio.to_thread(analysis.compare, **of, threshold=threshold)
+        analysed, report, ranks = made  # a plain tuple, when it has come through Flyte
         await asyncio.to_thread(_show, report)
-        return Profiled(took, analysed, comparison, report)
+        return Profile(took, analysed, report, ranks, *compared)
 
     return Tasks(env, picture, analyze_rank, reduce, analyze, compare, profile_job)
 
