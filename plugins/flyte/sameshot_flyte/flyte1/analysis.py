@@ -15,8 +15,8 @@ Errors that another attempt may mend are raised as recoverable; Flyte repeats th
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -166,8 +166,7 @@ def compare(
         return Compared(made.comparison, HTMLPage(str(made.report)))
 
 
-@dataclass(frozen=True)
-class Tasks:
+class Tasks(NamedTuple):
     """The analysis tasks."""
 
     analyze_rank: PythonFunctionTask[Any]
@@ -176,20 +175,31 @@ class Tasks:
     compare: PythonFunctionTask[Any]
 
 
-def tasks(**settings: Any) -> Tasks:
+def tasks(module: str, **settings: Any) -> Tasks:
     """The same tasks with settings of your own, for what `with_overrides` can't change: `secret_requests`,
-    `container_image`, `pod_template`, `environment`, `retries`, … of flytekit's `task`.
+    `environment`, `pod_template`, `labels`, … of flytekit's `task`.
 
-    Call it at the top of the module of your workflow: the tasks are named after that, and are tasks beside ours.
+        analyze_rank, reduce, analyze, compare = tasks(__name__, secret_requests=[…])
+
+    `module` is yours, and there Flyte must find them at run time: under these names, at the top.
     """
     wished = {**_DEFAULTS, **settings}
-    if "resources" in settings:  # flytekit takes them together, or one by one
+    if "resources" in settings:  # flytekit takes all in one, or requests and limits
         wished = {name: value for name, value in wished.items() if name not in ("requests", "limits")}
+
+    def ours(original: PythonFunctionTask[Any], **fixed: Any) -> PythonFunctionTask[Any]:
+        @functools.wraps(original.task_function)
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return original.task_function(*args, **kwargs)
+
+        function.__module__ = module
+        return task(**fixed, **wished)(function)
+
     return Tasks(
-        analyze_rank=task(cache=_cached(), **wished)(analyze_rank.task_function),
-        reduce=task(task_config=OwnDeck(), cache=_cached(), **wished)(reduce.task_function),
-        analyze=task(task_config=OwnDeck(), cache=_cached("workers"), **wished)(analyze.task_function),
-        compare=task(task_config=OwnDeck(), **wished)(compare.task_function),
+        analyze_rank=ours(analyze_rank, cache=_cached()),
+        reduce=ours(reduce, cache=_cached(), task_config=OwnDeck()),
+        analyze=ours(analyze, cache=_cached("workers"), task_config=OwnDeck()),
+        compare=ours(compare, task_config=OwnDeck()),
     )
 
 
