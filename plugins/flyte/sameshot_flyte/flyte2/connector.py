@@ -26,25 +26,28 @@ from sameshot_flyte.polled import Polled, Status, create_from, delete
 from sameshot_flyte.references import capture_of
 
 TASK_TYPE = "sameshot_capture"
-BASE_URL = "base_url"
-"""In a task's custom part, which a back end hands over as it was registered."""
 OUTPUT = "capture"
+ARCHIVE_BASE_URL = "archive_base_url"
+"""In a task's custom part, which a back end hands over as it was registered."""
 
 _PHASES = {phase: TaskExecution.Phase.Value(phase.value) for phase in Phase}
 
 
 @dataclass
 class CaptureMeta(ResourceMeta):
-    """What Flyte keeps of a capture between the calls: the bytes of an `Asked`."""
+    """What Flyte keeps of a capture between the calls: the bytes of an `Asked`, read by whoever needs them.
 
-    asked: Asked
+    Not here: an error on the way to `get` is counted against the task, and `get` can tell it as its phase.
+    """
+
+    data: bytes
 
     def encode(self) -> bytes:
-        return self.asked.encode()
+        return self.data
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        return cls(Asked.decode(data))
+        return cls(data)
 
 
 class SameshotConnector(AsyncConnector[CaptureMeta]):
@@ -72,26 +75,36 @@ class SameshotConnector(AsyncConnector[CaptureMeta]):
         if mine is not None:  # before it begins, so that it is cancelled, too, should the answer be lost
             with contextlib.suppress(UsageError):
                 mine.asked = Asked(request=request_of(given, place, caller), since=0.0, deadline=0.0)
-        base_url = task_template.custom.fields[BASE_URL].string_value if BASE_URL in task_template.custom else ""
+        custom = task_template.custom
+        base_url = custom.fields[ARCHIVE_BASE_URL].string_value if ARCHIVE_BASE_URL in custom else ""
         asked = await create_from(given, place, caller=caller, base_url=base_url)
         if mine is not None:
             mine.asked = asked
-        return CaptureMeta(asked)
+        return CaptureMeta(asked.encode())
 
     async def get(self, resource_meta: CaptureMeta, **connection: Any) -> Resource:
-        asked = resource_meta.asked
+        try:
+            asked = Asked.decode(resource_meta.data)
+        except UsageError as error:
+            return Resource(phase=TaskExecution.FAILED, message=str(error))
         status = await self._polled.get(asked)
         if here.current() is not None:
             here.raise_failure(status)
-        outputs = None
-        if status.phase is Phase.SUCCEEDED and status.result is not None:
-            outputs = {OUTPUT: capture_of(status.result)}
+        done = status.phase is Phase.SUCCEEDED and status.result is not None
         return Resource(
-            phase=_PHASES[status.phase], message=status.message, log_links=_links(asked, status), outputs=outputs
+            phase=_PHASES[status.phase],
+            message=status.message,
+            log_links=_links(status, asked.base_url),
+            outputs={OUTPUT: capture_of(status.result)} if done and status.result is not None else None,
         )
 
     async def delete(self, resource_meta: CaptureMeta, **connection: Any) -> None:
-        flyte.logger.info(await delete(resource_meta.asked))
+        try:
+            asked = Asked.decode(resource_meta.data)
+        except UsageError as error:  # called again, it could do no more
+            flyte.logger.error(f"{error} Nothing was cancelled.")
+            return
+        flyte.logger.info(await delete(asked))
 
 
 def _place(template: TaskTemplate, output_prefix: str, metadata: TaskExecutionMetadata | None) -> Place:
@@ -108,12 +121,11 @@ def _place(template: TaskTemplate, output_prefix: str, metadata: TaskExecutionMe
     return Place.local(template.id.name, output_prefix)
 
 
-def _links(asked: Asked, status: Status) -> list[TaskLog]:
-    url = manifest_url(status.manifest_uri, asked.base_url) if asked.base_url and status.manifest_uri else None
-    if url is None:
-        return []
-    there = status.result is not None and status.result.published
-    return [TaskLog(name="manifest", uri=url, link_type=TaskLog.LinkType.EXTERNAL, ready=there)]
+def _links(status: Status, base_url: str) -> list[TaskLog]:
+    """To the manifest, once it was read."""
+    read = status.result is not None and status.result.manifest_sha256 is not None
+    url = manifest_url(status.manifest_uri, base_url) if read and base_url else None
+    return [TaskLog(name="capture manifest", uri=url, message_format=TaskLog.JSON, ready=True)] if url else []
 
 
 ConnectorRegistry.register(SameshotConnector())

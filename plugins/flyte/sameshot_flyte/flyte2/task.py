@@ -24,10 +24,11 @@ from flyte.connectors import AsyncConnectorExecutorMixin
 from flyte.extend import TaskTemplate
 from flyte.models import NativeInterface, SerializationContext
 
+from sameshot.errors import UsageError
 from sameshot.steps.links import web_problem
 from sameshot_flyte.asked import INPUTS
 from sameshot_flyte.flyte2 import here
-from sameshot_flyte.flyte2.connector import BASE_URL, OUTPUT, TASK_TYPE
+from sameshot_flyte.flyte2.connector import ARCHIVE_BASE_URL, OUTPUT, TASK_TYPE
 from sameshot_flyte.references import Capture
 
 RETRIES = 2
@@ -44,24 +45,30 @@ def _interface() -> NativeInterface:
 
 @dataclass(kw_only=True)
 class SameshotCapture(AsyncConnectorExecutorMixin, TaskTemplate[..., Capture, Any]):
-    """Captures a running job, and returns a `Capture`. Its inputs are `sameshot_flyte.asked.INPUTS`.
+    """Captures a running job, and returns a `Capture`. Its inputs are `asked.INPUTS`.
 
-    `base_url`: where browsers find the archive's root, for a link to the manifest; registration freezes it. Never
-    cached (ValueError): the same inputs mean another picture.
+    `archive_base_url` is where browsers find the archive; without it there are no links. `timeout`, of one attempt, is
+    to be longer than the input `timeout` by half a minute or more: a back end cancels the capture at its own. Raises
+    UsageError, also for a `cache`: the same inputs mean another picture.
+
+    In a local run the capture ends with the task, and with the process.
     """
 
     interface: NativeInterface = field(default_factory=_interface)
     task_type: str = TASK_TYPE
     image: str | Image | None = None
     retries: int | RetryStrategy = RETRIES
-    base_url: str = ""
+    archive_base_url: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.cache.is_enabled():
-            raise ValueError(f"Task {self.name}: a capture is never cached, as the same inputs mean another picture.")
-        if self.base_url and (problem := web_problem(self.base_url)):
-            raise ValueError(f"Task {self.name}: base_url is {problem}.")
+            raise UsageError(
+                f"The capture task {self.name!r} is told to cache, and a cached capture is a picture of another time. "
+                "Leave `cache` out; analyses have caches of their own, by the manifest's digest."
+            )
+        if self.archive_base_url and (problem := web_problem(self.archive_base_url)):
+            raise UsageError(f"The archive_base_url of the capture task {self.name!r} is {problem}.")
 
     async def execute(self, *args: Any, **inputs: Any) -> Any:
         """In this process, by the connector that is installed here: for local runs alone."""
@@ -73,10 +80,12 @@ class SameshotCapture(AsyncConnectorExecutorMixin, TaskTemplate[..., Capture, An
                 raise
 
     def forward(self, *args: Any, **inputs: Any) -> NoReturn:
-        raise RuntimeError(f"Task {self.name} runs in a run alone: flyte.run({self.name}, address=…), or in a task.")
+        raise UsageError(
+            f"The capture task {self.name!r} works in runs alone: start it with `flyte.run`, or in a task."
+        )
 
     def custom_config(self, sctx: SerializationContext) -> dict[str, str]:
-        return {BASE_URL: self.base_url} if self.base_url else {}
+        return {ARCHIVE_BASE_URL: self.archive_base_url} if self.archive_base_url else {}
 
 
 capture = SameshotCapture(name=TASK_TYPE)
