@@ -57,28 +57,41 @@ async def finish(
         )
     except DeadlinePassed as passed:
         return await give_up(request, capture_id, manifest_uri, passed, progress, deadline)
-    return await result_of(request, view, timed_out=_ended_late(view, deadline))
+    return await result_of(request, view, timed_out=ended_late(view, deadline))
 
 
-def _ended_late(view: CaptureView, deadline: float | None) -> bool:
+def ended_late(view: CaptureView, deadline: float | None, now: float | None = None) -> bool:
     """Whether a cancelled capture ended after the deadline: then it was the deadline that ended it, as far as can be
-    seen, though the process that saw to that was killed before it could tell. Two machines' clocks are compared."""
+    seen, though the process that saw to that was killed before it could tell. Two machines' clocks are compared. An
+    end that nobody has noted is taken to be `now` (None: by the clock)."""
     if deadline is None or view.state is not CaptureState.CANCELLED:
         return False
-    ended = time.time() if view.converged_at_ns is None else view.converged_at_ns / 1e9
-    return ended >= deadline
+    if view.converged_at_ns is None:
+        return (time.time() if now is None else now) >= deadline
+    return view.converged_at_ns / 1e9 >= deadline
 
 
-async def result_of(request: CaptureRequest, view: CaptureView, *, timed_out: bool = False) -> CaptureResult:
-    """What came of a capture, and whether that is enough for this request; reads the manifest for its digest."""
-    verdict, sha256 = judge(view, request.min_ranks), None
+async def result_of(
+    request: CaptureRequest,
+    view: CaptureView,
+    *,
+    timed_out: bool = False,
+    sha256: str | None = None,
+    answer_s: float | None = None,
+) -> CaptureResult:
+    """What came of a capture, and whether that is enough for this request.
+
+    Reads the manifest for its digest, unless that is given as `sha256`. The coordinator is asked for it first, and may
+    take `answer_s` (None: ten seconds).
+    """
+    verdict = judge(view, request.min_ranks)
     why = nobody(view) if view.outcome is Outcome.FAILED and not had_targets(view) else None
     # Its workers may have gone between the preflight and the dispatch; whatever else it was is no reason to skip.
     if why in (JobEnded, NotArmed) and request.if_unavailable is Action.SKIP:
         return skipped(request, why(verdict.message))
-    if view.published:
+    if view.published and sha256 is None:
         try:
-            sha256 = (await _manifest(request, view)).sha256
+            sha256 = (await _manifest(request, view, _ANSWER_S if answer_s is None else answer_s)).sha256
         except SameshotError as error:
             if verdict.exit_code == 0:
                 verdict = Verdict(error.exit_code, f"The capture's manifest could not be read: {error}")
@@ -123,9 +136,9 @@ async def give_up(
     last: CaptureView | None = passed.view
     uri = manifest_uri or ("" if last is None else last.manifest_uri)
     if (there := await _in_archive(capture_id, uri, _LOOK_S)) is not None:
-        return await result_of(request, there, timed_out=_ended_late(there, deadline))
+        return await result_of(request, there, timed_out=ended_late(there, deadline))
     if last is not None and last.state.terminal:
-        return await result_of(request, last, timed_out=_ended_late(last, deadline))
+        return await result_of(request, last, timed_out=ended_late(last, deadline))
     if progress is not None:
         progress(f"{passed} Cancelling it.")
     try:
@@ -133,7 +146,7 @@ async def give_up(
             view, was_over = await end(request.address, capture_id, caller=request.caller, uid=request.uid)
     except (SameshotError, TimeoutError) as error:
         if (there := await _in_archive(capture_id, uri, _LOOK_S)) is not None:
-            return await result_of(request, there, timed_out=_ended_late(there, deadline))
+            return await result_of(request, there, timed_out=ended_late(there, deadline))
         why = str(error) or f"the coordinator did not confirm it within {CANCEL_ALLOWANCE_S:g} s."
         return fitted(
             CaptureResult(
@@ -151,7 +164,7 @@ async def give_up(
                 ),
             )
         )
-    return await result_of(request, view, timed_out=not was_over or _ended_late(view, deadline))
+    return await result_of(request, view, timed_out=not was_over or ended_late(view, deadline))
 
 
 def skipped(request: CaptureRequest, why: SameshotError) -> CaptureResult:
@@ -173,14 +186,14 @@ async def _in_archive(capture_id: str, manifest_uri: str, within_s: float) -> Ca
     return None
 
 
-async def _manifest(request: CaptureRequest, view: CaptureView) -> Manifest:
+async def _manifest(request: CaptureRequest, view: CaptureView, answer_s: float) -> Manifest:
     """From the coordinator, who can read the archive; from the archive itself where there is no coordinator any more.
 
     Raises ManifestError, VerificationFailed, or what the archive said.
     """
     try:
         async with (
-            asyncio.timeout(_ANSWER_S),
+            asyncio.timeout(answer_s),
             dialled(request.address, caller=request.caller, uid=request.uid) as client,
         ):
             data = await client.manifest(view.capture_id)

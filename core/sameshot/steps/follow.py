@@ -80,12 +80,17 @@ def is_over(view: CaptureView) -> bool:
 async def archived(capture_id: str, manifest_uri: str) -> CaptureView:
     """The capture as its manifest tells it. Raises NotFound where there is none (yet), StorageError where the archive
     can't tell, ManifestError where the manifest is damaged or another capture's."""
+    return (await archived_as(capture_id, manifest_uri))[0]
+
+
+async def archived_as(capture_id: str, manifest_uri: str) -> tuple[CaptureView, str]:
+    """The same, and the manifest's digest."""
     read = await read_manifest(manifest_uri)
     if read.capture.capture_id != capture_id:
         raise ManifestError(
             f"The manifest at {manifest_uri} is of capture {read.capture.capture_id}, not of {capture_id}."
         )
-    return view_of(read, manifest_uri)
+    return view_of(read, manifest_uri), read.sha256
 
 
 class _Following:
@@ -239,4 +244,9 @@ async def served(request: CaptureRequest) -> JobRef:
             found = (await client.describe()).job
             if other_job(request, found) is None:
                 return found
+    return asked_for(request)
+
+
+def asked_for(request: CaptureRequest) -> JobRef:
+    """What a request says of its job, where nobody can say more."""
     return JobRef("", request.job or "", request.uid or "", request.attempt or 0)

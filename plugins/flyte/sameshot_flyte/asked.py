@@ -15,7 +15,7 @@ import msgspec
 
 from sameshot.errors import UsageError
 from sameshot.steps.contract import FLYTE
-from sameshot.steps.options import CAPTURE, capture_request
+from sameshot.steps.options import CAPTURE, capture_request, label
 from sameshot.steps.request import CaptureRequest
 from sameshot.steps.results import CaptureResult
 
@@ -56,7 +56,7 @@ class Place:
 
     @classmethod
     def local(cls, task: str, output_prefix: str) -> Self:
-        """Of a local execution, where nobody says which it is: its output prefix is its own, and the same each time."""
+        """Of a local execution, where nobody says which it is: its output prefix is its own."""
         return cls("local", "local", hashlib.sha256(output_prefix.encode()).hexdigest()[:32], task)
 
     @property
@@ -77,15 +77,29 @@ def request_of(inputs: Mapping[str, Any], place: Place, caller: str) -> CaptureR
     """
     if unknown := sorted(set(inputs) - set(INPUTS)):
         raise UsageError(f"Unknown inputs of a capture task: {', '.join(unknown)}.")
-    said = {name: value for name, value in inputs.items() if value not in ("", None, _SAYS_NOTHING.get(name))}
-    if "address" not in said:
+    said = {name: _plain(name, value) for name, value in inputs.items()}
+    said = {name: value for name, value in said.items() if value is not None}
+    if (address := label(said.get("address"), "address")) is None:
         raise UsageError("The input `address` is empty: give the job's coordinator, host:port (or local:<name>).")
     return capture_request(
         {name: value for name, value in said.items() if name in CAPTURE},
-        address=str(said["address"]),
+        address=address,
         request_key=place.request_key,
-        caller=str(said.get("caller", caller)),
+        caller=label(said.get("caller"), "caller") or caller,
     )
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Without the ways in which forms, templates and literals write a value; None: it says nothing."""
+    if isinstance(value, str):
+        value = value.strip()
+    if name in _SAYS_NOTHING and isinstance(value, float) and value.is_integer():  # JSON knows one kind of number
+        value = int(value)
+    if value == "" or (
+        name in _SAYS_NOTHING and not isinstance(value, bool) and str(value) == str(_SAYS_NOTHING[name])
+    ):
+        return None
+    return value
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):  # with its defaults: a version that is left out says nothing
@@ -114,7 +128,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):  # with its defaults: a 
         version that means something else."""
         try:
             found = msgspec.json.decode(data, type=cls)
-        except (msgspec.MsgspecError, UsageError) as error:
+        except (msgspec.MsgspecError, UsageError, ValueError, RecursionError) as error:
             raise UsageError(f"Flyte handed over the state of a capture that can't be read: {error}.") from None
         if found.version != VERSION:
             raise UsageError(

@@ -31,7 +31,6 @@ from typing import Any
 import msgspec
 
 from sameshot.client import CaptureView
-from sameshot.client.wire import PATIENCE_S
 from sameshot.errors import (
     DeadlinePassed,
     JobBusy,
@@ -42,24 +41,36 @@ from sameshot.errors import (
     Unreachable,
     UsageError,
 )
+from sameshot.model import CaptureState
 from sameshot.steps.begin import begin, pinned
-from sameshot.steps.cancel import cancel_async
+from sameshot.steps.cancel import cancel_async, end
 from sameshot.steps.contract import FLYTE
-from sameshot.steps.finish import CANCEL_ALLOWANCE_S, finish, result_of, skipped
-from sameshot.steps.follow import is_over
-from sameshot.steps.glance import ANSWER_S, Glances
-from sameshot.steps.preflight import action_for, dialled
+from sameshot.steps.finish import CANCEL_ALLOWANCE_S, ended_late, result_of, skipped
+from sameshot.steps.follow import archived, is_over
+from sameshot.steps.glance import ANSWER_S, Glance, Glances
+from sameshot.steps.kept import USABLE, kept
+from sameshot.steps.lately import Lately, Since
+from sameshot.steps.preflight import action_for, check, dialled, other_job
 from sameshot.steps.request import Action, CaptureRequest
-from sameshot.steps.results import CaptureResult, shortened
+from sameshot.steps.results import CaptureResult, fitted, shortened
 from sameshot.steps.words import news
 from sameshot_flyte.asked import Asked, Place, request_of
 from sameshot_flyte.phases import NOT_BEGUN, UNDER_WAY, Phase, ended, refused
 
-_log = logging.getLogger(__name__)
+PATIENCE_S = 30.0
+"""For so long a coordinator that is not heard, or a published manifest that can't be read, is asked again and again
+before that is the answer; two polls of Flyte's own."""
+CLOCKS_DIFFER_S = 5.0
+"""So far behind the connector's clock a coordinator's may be."""
 
-_BEGIN_S = 7.0
-_LONGEST_S = 8.5  # any call; what it could not do is left to the next one
-_CANCEL_S = 5.0
+_BEGIN_S = 6.5
+_LAST_WORD_S = 2.0  # so much longer `begin` takes where it is cut off while the coordinator answers
+_GET_S = 8.5
+_CANCEL_S, _CANCEL_WAIT_S = 5.5, 2.5  # until it is confirmed; of that at most for the manifest of what was kept
+_SPARE_S = 0.5
+_WORDS = 1000  # characters of a message: Flyte keeps it with the execution
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -76,13 +87,14 @@ class Status:
 async def create_from(
     inputs: Mapping[str, Any], place: Place, *, caller: str, base_url: str = "", now: Callable[[], float] = time.time
 ) -> Asked:
-    """`create` of what a task's inputs ask for. What can't be read is settled, too: Flyte calls again after an error,
-    and nothing would be better then."""
+    """`create` of what a task's inputs ask for. What can't be read is settled, too: another attempt would read the same
+    again."""
     try:
         asked = await create(request_of(inputs, place, caller), now=now)
     except UsageError as error:
+        since = now()
         nothing = Asked(
-            request=CaptureRequest(request_key=f"{FLYTE.engine.value}/refused"), since=now(), deadline=now()
+            request=CaptureRequest(request_key=f"{FLYTE.engine.value}/refused"), since=since, deadline=since
         )
         asked = _settled(nothing, error)
     return msgspec.structs.replace(asked, base_url=base_url)
@@ -91,157 +103,293 @@ async def create_from(
 async def create(request: CaptureRequest, *, now: Callable[[], float] = time.time) -> Asked:
     """Begin the capture, or find the one that this key has already. Idempotent.
 
-    Raises none of our errors. What nobody answers to is left to `get`; what can't be helped by that is settled, and
-    `get` tells it.
+    Raises none of our errors. What can't be helped by asking again is settled, and `get` tells it; where nobody
+    answered, `get` asks again.
     """
     since = now()
     asked = Asked(request=request, since=since, deadline=since + request.timeout_s)
     try:
-        return await _begun(asked)
-    except (NoSuchJob, JobBusy, Unreachable) as error:
+        view = await _begun(asked, asyncio.get_running_loop().time() + _BEGIN_S)
+    except SameshotError as error:
         action = action_for(request, error)
-        if action is Action.WAIT or isinstance(error, Unreachable):
-            return asked
         if action is Action.SKIP:
             return msgspec.structs.replace(asked, settled=skipped(request, error))
+        if action is Action.WAIT or (isinstance(error, TryAgain) and not isinstance(error, JobBusy)):
+            return asked
         return _settled(asked, error)
-    except TryAgain:
-        return asked
-    except SameshotError as error:
-        return _settled(asked, error)
+    return _of(asked, view)
 
 
-async def delete(asked: Asked) -> str:
-    """Cancel what was begun; in words what that did. Idempotent. Raises Unreachable or Denied where that is not
-    confirmed: Flyte calls again."""
+async def delete(asked: Asked, *, now: Callable[[], float] = time.time) -> str:
+    """Cancel what was begun; in words what that did. Idempotent.
+
+    By the capture's id. Where none is known, the newest of the key is meant, whichever attempt began it: Flyte begins
+    the next attempt only after this. Raises TryAgain (Unreachable) where a capture that was begun may still run and
+    nobody confirms the cancel: Flyte calls again. After the deadline nobody needs that: every capture ends by itself.
+    """
     if asked.settled is not None:
-        return "Nothing was begun, so nothing is cancelled."
+        return f"Nothing is cancelled. {asked.settled.message}"
     try:
-        async with asyncio.timeout(_LONGEST_S):
+        async with asyncio.timeout(_CANCEL_S):
             return await _cancelled(asked)
-    except NoSuchJob as error:
-        return f"There is nothing to cancel any more: {error}"
     except TimeoutError:
-        raise Unreachable(
-            f"The coordinator at {asked.request.address} did not confirm the cancel within {_LONGEST_S:g} s."
-        ) from None
+        told: SameshotError = Unreachable(
+            f"The coordinator at {asked.request.address} did not confirm the cancel within {_CANCEL_S:g} s."
+        )
+    except SameshotError as error:
+        told = error
+    if isinstance(told, NoSuchJob):
+        return f"There is nothing to cancel any more. {told}"
+    if not asked.capture_id:
+        return f"Nothing is cancelled: as far as is known none has begun, and one that has ends by itself. {told}"
+    if (there := await _published(asked)) is not None:
+        return f"Capture {asked.capture_id} was over already: {there.state.value}."
+    if isinstance(told, TryAgain) and now() < asked.deadline + CANCEL_ALLOWANCE_S:
+        raise told
+    return f"Capture {asked.capture_id} is not cancelled, and ends by itself. {told}"
 
 
 class Polled:
-    """Looks at captures; one for a process."""
+    """Looks at captures; one for a process. `now` is in seconds since the epoch, `clock` monotonic."""
 
-    def __init__(self, glances: Glances | None = None, now: Callable[[], float] = time.time) -> None:
-        self._glances = glances or Glances()
+    def __init__(
+        self,
+        glances: Glances | None = None,
+        now: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._glances = glances or Glances(clock)
         self._now = now
+        self._silent, self._unread = Since(clock), Since(clock)
+        self._begun: Lately[Asked] = Lately()  # what looks have begun or found; another process finds it by its key
+        self._cancelled: Lately[bool] = Lately()  # at the deadline, by us; another process goes by the time of its end
 
     async def get(self, asked: Asked) -> Status:
-        """How it stands. Errors become phases: FAILED where asking again can't help. Raises nothing."""
+        """How it stands. Never raises: each error becomes a phase, a failed one where asking again can't help."""
         if asked.settled is not None:
             return _told(asked.settled)
-        uri = asked.manifest_uri
+        ends = asyncio.get_running_loop().time() + _GET_S
+        asked = self._begun.get(_name(asked)) or asked
         try:
-            async with asyncio.timeout(_LONGEST_S):
-                return await self._get(asked)
+            async with asyncio.timeout_at(ends):
+                if asked.capture_id:
+                    seen = await self._glances.look(asked.request, asked.capture_id, asked.manifest_uri)
+                else:
+                    view = await self._found_or_begun(asked, ends - _LAST_WORD_S)
+                    if isinstance(view, Status):
+                        return view
+                    seen, asked = Glance(view), _of(asked, view)
+                    self._begun.put(_name(asked), asked)
+                return await self._stands(asked, seen, ends)
         except TimeoutError:
-            words = f"Neither the coordinator nor the archive said within {_LONGEST_S:g} s how the capture stands."
-            if self._now() < asked.deadline + CANCEL_ALLOWANCE_S:
-                phase = Phase.RUNNING if asked.capture_id else NOT_BEGUN
-                return Status(phase, f"waiting: {words}", manifest_uri=uri)
-            late = f"Not done within {asked.request.timeout_s:g} s. {words} A retry with the same request key finds it."
-            return Status(Phase.RETRYABLE_FAILED, late, manifest_uri=uri)
+            words = f"No answer within {_GET_S:g} s."
+            if asked.capture_id:
+                return self._waits(asked, words)
+            return self._without(asked, Unreachable(words))
         except SameshotError as error:
-            return Status(refused(error.exit_code), shortened(str(error), 1000), manifest_uri=uri)
+            return _failed(asked, error.exit_code, str(error))
         except Exception as error:
-            _log.exception("looking at capture %s", asked.capture_id or asked.request.request_key)
+            _log.exception("looking at capture %s failed", asked.capture_id or asked.request.request_key)
             words = f"The connector failed, and its log says where: {type(error).__name__}: {error}"
-            return Status(Phase.RETRYABLE_FAILED, shortened(words, 1000), manifest_uri=uri)
+            return _failed(asked, SameshotError.exit_code, words)
 
-    async def _get(self, asked: Asked) -> Status:
-        if not asked.capture_id:
-            found = await self._found_or_begun(asked)
-            if isinstance(found, Status):
-                return found
-            asked = found
-        return await self._look(asked)
+    # ---- not begun yet
 
-    async def _found_or_begun(self, asked: Asked) -> Asked | Status:
+    async def _found_or_begun(self, asked: Asked, ends: float) -> CaptureView | Status:
         """The capture that an earlier look, or the `create` that got no answer, has begun; else it is begun now."""
         try:
-            if capture := await _own_view(asked):
-                return _of(asked, capture)
-            if self._now() < asked.deadline:
-                return await _begun(asked)
-            raise DeadlinePassed(f"No capture had begun within {asked.request.timeout_s:g} s.")
+            try:
+                view = await _own(asked)
+            except (NoSuchJob, Unreachable):  # it may be done already, and its job, too
+                if (view := await kept(asked.request)) is None:
+                    raise
+            if view is None and self._now() < asked.deadline:
+                view = await _begun(asked, ends)
+            if view is None:
+                raise await _obstacle(asked)
         except (NoSuchJob, TryAgain) as error:
-            action = action_for(asked.request, error)
-            if action is Action.SKIP:
-                return _told(skipped(asked.request, error))
-            silent = not isinstance(error, NoSuchJob | JobBusy)
-            patient = action is Action.WAIT or (silent and self._now() < asked.since + PATIENCE_S)
-            if self._now() < asked.deadline and patient:
-                return Status(NOT_BEGUN, shortened(f"waiting: {error}", 1000))
-            late = "" if self._now() < asked.deadline else f"Waited in vain for {asked.request.timeout_s:g} s. "
-            return Status(refused(error.exit_code), shortened(f"{late}{error}", 1000))
+            return self._without(asked, error)
+        self._silent.forget(_name(asked))
+        return view
 
-    async def _look(self, asked: Asked) -> Status:
-        request, capture_id, uri = asked.request, asked.capture_id, asked.manifest_uri
-        seen = await self._glances.look(request, capture_id, uri)
+    def _without(self, asked: Asked, error: SameshotError) -> Status:
+        """There is no capture, and this is why."""
+        request, late = asked.request, self._now() >= asked.deadline
+        action, silence = action_for(request, error), not isinstance(error, NoSuchJob | JobBusy | DeadlinePassed)
+        if not silence:
+            self._silent.forget(_name(asked))
+        if action is Action.SKIP:
+            return _told(skipped(request, error))
+        if not late and (action is Action.WAIT or (silence and self._silent.seconds(_name(asked)) < PATIENCE_S)):
+            return Status(NOT_BEGUN, shortened(f"waiting: {error}", _WORDS))
+        waited = f"Waited in vain for {request.timeout_s:g} s. " if late else ""
+        return _failed(asked, error.exit_code, f"{waited}{error}")
+
+    # ---- begun
+
+    async def _stands(self, asked: Asked, seen: Glance, ends: float) -> Status:
         if seen.view is not None and is_over(seen.view):
-            return _told(await result_of(request, seen.view, timed_out=_late(asked, seen.view)), uri)
-        if seen.view is not None and not seen.view.published and seen.view.state.value == "UNKNOWN":
-            return _told(await result_of(request, seen.view), uri)
+            return await self._over(asked, seen.view, ends, sha256=seen.sha256)
         if self._now() >= asked.deadline:
-            return await self._end(asked)
+            return await self._end(asked, seen, ends)
         if seen.view is None:
-            return Status(Phase.RUNNING, shortened(f"waiting: {seen.trouble}", 1000), manifest_uri=uri)
-        return Status(UNDER_WAY[seen.view.state], "; ".join(news(None, seen.view)), manifest_uri=uri)
+            return self._waits(asked, seen.trouble)
+        words = shortened("; ".join(news(None, seen.view)), _WORDS)
+        return Status(UNDER_WAY[seen.view.state], words, manifest_uri=asked.manifest_uri)
 
-    async def _end(self, asked: Asked) -> Status:
-        """The deadline has passed: cancel, and judge. It goes on in the next call where this one is cut off."""
+    async def _over(self, asked: Asked, view: CaptureView, ends: float, *, sha256: str | None = None) -> Status:
+        """Judge it. A published one is good for whoever has patience: that its manifest can't be read just now is not
+        the end of it."""
+        ours = view.state is CaptureState.CANCELLED and self._cancelled.get(view.capture_id) is not None
+        late = ours or ended_late(view, asked.deadline, self._now())
         try:
-            async with asyncio.timeout(_BEGIN_S):
-                result = await finish(
-                    asked.request, asked.capture_id, manifest_uri=asked.manifest_uri, deadline=asked.deadline
+            async with asyncio.timeout_at(ends - _SPARE_S):
+                result = await result_of(asked.request, view, timed_out=late, sha256=sha256, answer_s=ANSWER_S / 2)
+        except TimeoutError:
+            trouble = f"Capture {view.capture_id} is published, and its manifest could not be read in time."
+        else:
+            if result.manifest_sha256 is not None or result.exit_code != TryAgain.exit_code or not view.published:
+                self._unread.forget(view.capture_id)
+                return _told(result, asked.manifest_uri)
+            trouble = result.message
+        if self._unread.seconds(view.capture_id) < PATIENCE_S:
+            return Status(Phase.RUNNING, shortened(f"waiting: {trouble}", _WORDS), manifest_uri=asked.manifest_uri)
+        return _failed(asked, TryAgain.exit_code, trouble)
+
+    async def _end(self, asked: Asked, seen: Glance, ends: float) -> Status:
+        """The deadline has passed: cancel by the capture's id, and judge what came of it."""
+        request, trouble = asked.request, seen.trouble
+        left_s = ends - asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout_at(ends - 2 * _SPARE_S):
+                view, was_over = await end(
+                    request.address,
+                    asked.capture_id,
+                    caller=request.caller,
+                    uid=request.uid,
+                    wait_s=max(left_s - ANSWER_S, _SPARE_S),  # the manifest is to be read, too
                 )
         except TimeoutError:
-            words = f"Capture {asked.capture_id} is past its deadline and is being cancelled."
-            return Status(Phase.RUNNING, words, manifest_uri=asked.manifest_uri)
-        return _told(result, asked.manifest_uri)
+            trouble = trouble or f"The coordinator at {request.address} did not confirm it in time."
+        except (NoSuchJob, UnknownCapture, TryAgain) as error:
+            trouble = str(error)
+        else:
+            if not was_over:
+                self._cancelled.put(view.capture_id, True)
+            if is_over(view) or (view.state.terminal and self._overdue(asked)):
+                return await self._over(asked, view, ends)
+            trouble = f"It is {view.state.value}{', and not published' if view.state.terminal else ''}. {view.note}"
+        return self._waits(asked, trouble)
+
+    def _waits(self, asked: Asked, trouble: str) -> Status:
+        """Until somebody says how it stands, or confirms the cancel that is due; not without end."""
+        late = f"Not done within {asked.request.timeout_s:g} s"
+        if self._overdue(asked):
+            words = f"{late}, and nobody confirms the end of capture {asked.capture_id}. {trouble}"
+            return _failed(asked, TryAgain.exit_code, words.strip())
+        words = f"{late}, so capture {asked.capture_id} is cancelled." if self._now() >= asked.deadline else "waiting:"
+        words = shortened(f"{words} {trouble}".strip(), _WORDS)
+        return Status(Phase.RUNNING, words, manifest_uri=asked.manifest_uri)
+
+    def _overdue(self, asked: Asked) -> bool:
+        return self._now() >= asked.deadline + CANCEL_ALLOWANCE_S
 
 
-async def _begun(asked: Asked) -> Asked:
-    """Raises what stands in the way; without an answer in time: Unreachable."""
+# ---- the capture of a key
+
+
+async def _begun(asked: Asked, ends: float) -> CaptureView:
+    """Raises what stands in the way; without an answer by then (of the loop's clock): Unreachable."""
+    request, begun = asked.request, list[CaptureView]()
     try:
-        async with asyncio.timeout(_BEGIN_S):
-            return _of(asked, await begin(asked.request))
+        async with asyncio.timeout_at(ends):
+            begun.append(await begin(request, seen=begun.append))
     except TimeoutError:
-        raise Unreachable(f"The coordinator at {asked.request.address} did not answer within {_BEGIN_S:g} s.") from None
+        if not begun:
+            raise Unreachable(
+                f"The coordinator at {request.address} did not answer in time; should it have begun a capture all the "
+                "same, it is found by its request key."
+            ) from None
+    if not _ours(asked, begun[-1]):
+        raise JobBusy(
+            f"Capture {begun[-1].capture_id} of an earlier attempt is being cancelled; the next one begins after it.",
+            own=True,
+        )
+    return begun[-1]
 
 
-async def _cancelled(asked: Asked) -> str:
-    request, capture_id = asked.request, asked.capture_id
-    if not capture_id:
-        if (view := await _own_view(asked)) is None:
-            return "Nothing was begun yet, so nothing is cancelled."
-        capture_id = view.capture_id
-    done = await cancel_async(request.address, capture_id, caller=request.caller, uid=request.uid, wait_s=_CANCEL_S)
-    return done.message
+async def _own(asked: Asked) -> CaptureView | None:
+    """What was begun for this `Asked`, as far as can be told, or would be found by a new attempt anyway."""
+    view = await _newest(asked.request)
+    if view is None or not _ours(asked, view):
+        return None
+    if wrong := other_job(asked.request, view.job):
+        raise wrong
+    return view
 
 
-async def _own_view(asked: Asked) -> CaptureView | None:
-    """What was begun for this very `Asked`, under its key: not what an earlier attempt had begun, and lost."""
+def _ours(asked: Asked, view: CaptureView) -> bool:
+    """One that runs or is usable is what every attempt wants. One that failed, or is being cancelled, is only where it
+    was begun since: else it is an earlier attempt's. Two machines' clocks are compared for that: a coordinator that is
+    too far behind makes a failed capture be tried once more, one ahead of us by the pause between two attempts makes
+    the earlier one's failure be told again. Neither matters to what `create` has begun."""
+    if view.state in USABLE or not (view.state.terminal or view.cancel_requested):
+        return True
+    began_ns = view.accepted_at_ns or view.frozen_at_ns or view.converged_at_ns or 0  # a manifest lacks the first
+    return began_ns / 1e9 >= asked.since - CLOCKS_DIFFER_S
+
+
+async def _newest(request: CaptureRequest) -> CaptureView | None:
+    """The newest capture of the request's key."""
+    try:
+        async with (
+            asyncio.timeout(ANSWER_S),
+            dialled(request.address, caller=request.caller, uid=request.uid) as client,
+        ):
+            return await client.get(request_key=request.request_key)
+    except TimeoutError:
+        raise Unreachable(f"The coordinator at {request.address} did not answer within {ANSWER_S:g} s.") from None
+    except UnknownCapture:
+        return None
+
+
+async def _obstacle(asked: Asked) -> SameshotError:
+    """What has stood in the way until the deadline, as far as it can be seen now."""
     request = asked.request
     try:
         async with (
             asyncio.timeout(ANSWER_S),
             dialled(request.address, caller=request.caller, uid=request.uid) as client,
         ):
-            view = await client.get(request_key=request.request_key)
+            await check(client, request)
+    except (NoSuchJob, TryAgain) as error:
+        return error
     except TimeoutError:
-        raise Unreachable(f"The coordinator at {request.address} did not answer within {ANSWER_S:g} s.") from None
-    except UnknownCapture:
+        pass
+    return DeadlinePassed("No capture had begun by then.")
+
+
+async def _cancelled(asked: Asked) -> str:
+    """Raises NoSuchJob, Unreachable, Denied."""
+    request, capture_id = asked.request, asked.capture_id
+    if not capture_id:
+        view = await _newest(request)
+        if view is None:
+            return "Nothing was begun yet, so nothing is cancelled."
+        capture_id, request = view.capture_id, pinned(request, view)
+    done = await cancel_async(
+        request.address, capture_id, caller=request.caller, uid=request.uid, wait_s=_CANCEL_WAIT_S
+    )
+    return done.message
+
+
+async def _published(asked: Asked) -> CaptureView | None:
+    """The capture as the archive tells it; None: it has none, or can't say."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            return await archived(asked.capture_id, asked.manifest_uri) if asked.manifest_uri else None
+    except (SameshotError, TimeoutError):
         return None
-    return view if view.accepted_at_ns / 1e9 >= asked.since else None
 
 
 def _of(asked: Asked, view: CaptureView) -> Asked:
@@ -250,9 +398,8 @@ def _of(asked: Asked, view: CaptureView) -> Asked:
     )
 
 
-def _late(asked: Asked, view: CaptureView) -> bool:
-    ended_at = view.converged_at_ns
-    return view.state.value == "CANCELLED" and ended_at is not None and ended_at / 1e9 >= asked.deadline
+def _name(asked: Asked) -> str:
+    return f"{asked.request.request_key} {asked.since}"
 
 
 def _settled(asked: Asked, error: SameshotError) -> Asked:
@@ -262,7 +409,11 @@ def _settled(asked: Asked, error: SameshotError) -> Asked:
         exit_code=error.exit_code,
         message=shortened(str(error)),
     )
-    return msgspec.structs.replace(asked, settled=result)
+    return msgspec.structs.replace(asked, settled=fitted(result))
+
+
+def _failed(asked: Asked, exit_code: int, words: str) -> Status:
+    return Status(refused(exit_code), shortened(words, _WORDS), manifest_uri=asked.manifest_uri)
 
 
 def _told(result: CaptureResult, manifest_uri: str = "") -> Status:
