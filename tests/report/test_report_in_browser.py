@@ -7,7 +7,6 @@ Needs Debian's packages chromium and chromium-driver; the accessibility check al
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import subprocess
 import tarfile
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from browser import chromium, requests
 from history_lab import row, series
 from made_up import WINDOW, full, hostile
 
@@ -29,11 +29,6 @@ from sameshot.steps.history.section import history_page, section
 pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
 
 AXE = "axe-core@4.14.1"
-
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
-)  # fmt: skip
 
 EVIL = "</script><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">" + "w" * 300
 
@@ -79,8 +74,7 @@ class Browser:
         return found
 
     def requests(self) -> list[str]:
-        messages = (json.loads(entry["message"])["message"] for entry in self.logs("performance"))
-        return [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+        return requests(self.driver)
 
     def column(self, table: str, index: int) -> list[str]:
         script = "return [...document.querySelectorAll(arguments[0])].map(row => row.cells[arguments[1]].textContent)"
@@ -93,22 +87,8 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    from selenium.webdriver.chrome.service import Service
-
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("no browser: install chromium and chromium-driver (Debian's packages)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    started = webdriver.Chrome(options=options, service=Service(driver))
-    try:
+    with chromium(tmp_path_factory.mktemp("browser")) as started:
         yield started
-    finally:
-        started.quit()
 
 
 @pytest.fixture
