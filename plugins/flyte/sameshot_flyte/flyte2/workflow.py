@@ -46,8 +46,13 @@ class OfThisVersion:
         return f"{salt}/sameshot {sameshot.__version__}"
 
 
-BY_DIGEST = flyte.Cache("auto", policies=[OfThisVersion()], ignored_inputs=("manifest_uri", "workers"))
-"""The digest says which capture it is, wherever its manifest lies, and every other input what to make of it."""
+def by_digest(*ignored: str) -> flyte.Cache:
+    """The digest says which capture it is, wherever its manifest lies, and every other input what to make of it.
+
+    What a hit gives is what was made the first time. Where results were deleted since, run with an overwritten cache
+    (`flyte.with_runcontext(overwrite_cache=True)`, `overwrite_cache` of a trigger), or name another place for results.
+    """
+    return flyte.Cache("auto", policies=[OfThisVersion()], ignored_inputs=("manifest_uri", *ignored))
 
 
 class Profile(NamedTuple):
@@ -80,7 +85,7 @@ def tasks(
     *,
     image: str | flyte.Image = IMAGE,
     resources: flyte.Resources = RESOURCES,
-    cache: flyte.CacheRequest = BY_DIGEST,
+    cache: flyte.CacheRequest | None = None,
     retries: int | flyte.RetryStrategy = RETRIES,
     triggers: Sequence[flyte.Trigger] = (),
     capture: SameshotCapture | None = None,
@@ -89,10 +94,11 @@ def tasks(
 ) -> Tasks:
     """Make the tasks of an environment called `name`. Call it at the top of a module, and keep what it returns there.
 
-    `image` must hold `sameshot[flyte2]`. `cache` is that of the analysis (never of the capture or a comparison, which
-    depends on what the history has), `retries` those of each analysis task. `triggers` start `profile_job`.
-    `capture`: a capture task of your own. `environment`: more of `flyte.TaskEnvironment`: `secrets`, `env_vars`,
-    `service_account`, `pod_template`, `queue`, … `module`: where to find this again, unless it is the caller's.
+    `image` must hold `sameshot[flyte2]`. `cache` is that of the analysis, by default `by_digest()`; a capture is never
+    cached, nor a comparison, which depends on what the history has. `retries` are those of each analysis task.
+    `triggers` start `profile_job`. `capture`: a capture task of your own. `environment`: more of
+    `flyte.TaskEnvironment`: `secrets`, `env_vars`, `service_account`, `pod_template`, … `module`: where to find
+    this again, unless it is the caller's.
     """
     picture = capture or THE_CAPTURE
     env = flyte.TaskEnvironment(
@@ -104,9 +110,9 @@ def tasks(
     )
     resolver = Resolver(module or sys._getframe(1).f_globals["__name__"])
     made = partial(env.task, retries=retries, task_resolver=resolver)
-    analyze_rank = made(cache=cache)(analysis.analyze_rank)
-    reduce = made(cache=cache, report=True)(analysis.reduce)
-    analyze = made(cache=cache, report=True)(analysis.analyze)
+    analyze_rank = made(cache=cache or by_digest())(analysis.analyze_rank)
+    reduce = made(cache=cache or by_digest(), report=True)(analysis.reduce)
+    analyze = made(cache=cache or by_digest("workers"), report=True)(analysis.analyze)
     compare = made(cache="disable", report=True)(analysis.compare)
 
     @env.task(report=True, entrypoint=True, triggers=tuple(triggers), task_resolver=resolver)

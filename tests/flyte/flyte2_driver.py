@@ -1,0 +1,93 @@
+"""What `flyte2_lab.User` has run in Flyte 2's environment: a wish as JSON on standard input, the answer as last line
+on standard output."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def run(name: str, raw: str, module: str, task: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    import flyte
+    import flyte.errors
+
+    flyte.init(local_persistence=True, root_dir=Path.cwd())
+    asked = getattr(importlib.import_module(module), task)
+    context = flyte.with_runcontext(mode="local", name=name, raw_data_path=raw)
+    try:
+        made = context.run(asked, **inputs)
+    except flyte.errors.BaseRuntimeError as error:
+        return {"outputs": {}, "error": {"code": error.code, "message": str(error)}}
+    named = dict(zip(asked.native_interface.outputs, made.outputs(), strict=True))
+    return {"outputs": {name: _plain(value) for name, value in named.items()}, "error": None}
+
+
+def deploy(module: str) -> dict[str, Any]:
+    """What would be sent to a back end that is not there."""
+    import flyte
+    from google.protobuf.json_format import MessageToDict
+
+    flyte.init(endpoint="dns:///127.0.0.1:9", insecure=True, project="p", domain="d", org="o", root_dir=Path.cwd())
+    deployed: Any = flyte.deploy(importlib.import_module(module).env, dry_run=True, version="v1")
+    entities = [each for plan in deployed for env in plan.envs.values() for each in env.deployed_entities]
+    return {"specs": {each.get_name(): MessageToDict(each.deployed_task) for each in entities}}
+
+
+def triggers(module: str) -> dict[str, Any]:
+    """Of each task that has any, and the inputs of `profile_job`."""
+    made = importlib.import_module(module)
+    found = {
+        name: [{"automation": each.automation.expression, "inputs": each.inputs or {}} for each in task.triggers]
+        for name, task in made.env.tasks.items()
+        if task.triggers
+    }
+    return {"triggers": found, "inputs": list(made.profile_job.native_interface.inputs)}
+
+
+def write_inputs(module: str, task: str, inputs: dict[str, Any], path: str) -> dict[str, Any]:
+    """As a back end writes them for a container."""
+    import asyncio
+
+    import flyte
+    from flyte._internal.runtime import convert
+
+    flyte.init(root_dir=Path.cwd())
+    interface = getattr(importlib.import_module(module), task).native_interface
+    made = asyncio.run(convert.convert_from_native_to_inputs(interface, **inputs))
+    Path(path).write_bytes(made.proto_inputs.SerializeToString())
+    return {}
+
+
+def read_ended(folder: str) -> dict[str, Any]:
+    """What a container left for the back end: the names of its outputs, or its error."""
+    from flyteidl2.core import execution_pb2
+    from flyteidl2.task import common_pb2
+    from google.protobuf.json_format import MessageToDict
+
+    outputs, error = Path(folder, "outputs.pb"), Path(folder, "error.pb")
+    if error.exists():
+        return {"error": MessageToDict(execution_pb2.ErrorDocument.FromString(error.read_bytes())), "outputs": []}
+    made = common_pb2.Outputs.FromString(outputs.read_bytes())
+    return {"error": None, "outputs": [each.name for each in made.literals]}
+
+
+def _plain(value: Any) -> Any:
+    import pyarrow.parquet as pq
+    from flyte.io import DataFrame, File
+
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    if isinstance(value, DataFrame):
+        return pq.read_table(value.uri).to_pylist()
+    return value.path if isinstance(value, File) else value
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, ".")
+    asked = json.load(sys.stdin)
+    answer = globals()[asked.pop("wish")](**asked)
+    print("\n" + json.dumps(answer))

@@ -1,0 +1,163 @@
+"""What `flyte deploy` would send of the example, without a back end, and containers started just as that says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flyte2_lab import User
+from gloo_job import GlooJob, archive
+
+from sameshot.manifest import decode
+from sameshot_flyte.asked import INPUTS
+from sameshot_flyte.work import ROWS
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
+
+EXAMPLE = Path(__file__).parents[2] / "plugins" / "flyte" / "examples" / "flyte2_profile.py"
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    user = User(tmp_path)
+    shutil.copy(EXAMPLE, user.work)
+    yield user
+    user.leaves()
+
+
+@pytest.fixture
+def specs(user: User) -> dict[str, Any]:
+    """Task → its `TaskSpec`."""
+    found: dict[str, Any] = user.drives("deploy", module="flyte2_profile")["specs"]
+    return found
+
+
+def variables(spec: dict[str, Any], side: str) -> dict[str, Any]:
+    return {each["key"]: each["value"]["type"] for each in spec["taskTemplate"]["interface"][side]["variables"]}
+
+
+def test_the_example_deploys_its_tasks_and_the_capture_as_a_task_of_the_connector(specs: dict[str, Any]) -> None:
+    kinds = {name: spec["taskTemplate"]["type"] for name, spec in specs.items()}
+    ours = ("analyze_rank", "reduce", "analyze", "compare", "profile_job")
+    assert kinds == {f"profiling.{name}": "python" for name in ours} | {"sameshot_capture": "sameshot_capture"}
+    assert "image" not in specs["sameshot_capture"]["taskTemplate"].get("container", {}), "it takes no pod"
+    assert variables(specs["sameshot_capture"], "inputs").keys() == INPUTS.keys()
+
+
+def test_only_analysis_is_cached_and_only_by_what_makes_a_difference(specs: dict[str, Any]) -> None:
+    said = {name.removeprefix("profiling."): spec["taskTemplate"]["metadata"] for name, spec in specs.items()}
+    cached = {name: told["cacheIgnoreInputVars"] for name, told in said.items() if told.get("discoverable")}
+    assert cached == {
+        "analyze_rank": ["manifest_uri"],
+        "reduce": ["manifest_uri"],
+        "analyze": ["manifest_uri", "workers"],
+    }
+    for name, ignored in cached.items():
+        assert set(ignored) <= variables(specs[f"profiling.{name}"], "inputs").keys()
+
+
+def test_reports_retries_and_what_a_container_is_given_are_as_written(specs: dict[str, Any]) -> None:
+    told = {name: spec["taskTemplate"] for name, spec in specs.items()}
+    shown = {name for name, task in told.items() if task["metadata"].get("generatesDeck")}
+    assert shown == {f"profiling.{name}" for name in ("reduce", "analyze", "compare", "profile_job")}
+    retried = {name: task["metadata"].get("retries", {}).get("retries", 0) for name, task in told.items()}
+    assert retried.pop("profiling.profile_job") == 0, "its tasks are retried, and it by Flyte where its node is lost"
+    assert set(retried.values()) == {2}
+    for name in retried.keys() - {"sameshot_capture"}:
+        task = told[name]
+        assert task["metadata"]["retries"]["backoff"] == {"base": "10s", "factor": 3.0, "cap": "120s"}
+        assert task["container"]["image"] == "registry.example.com/sameshot-flyte2:1"
+        secrets = {each["envVar"]: each["key"] for each in task["securityContext"]["secrets"]}
+        assert secrets == {
+            "SAMESHOT_RESULTS_AWS_ACCESS_KEY_ID": "results-key-id",
+            "SAMESHOT_RESULTS_AWS_SECRET_ACCESS_KEY": "results-key",
+        }
+
+
+def test_everything_about_a_capture_is_an_input_of_the_job_and_outputs_are_typed(specs: dict[str, Any]) -> None:
+    profile, reduce = specs["profiling.profile_job"], specs["profiling.reduce"]
+    inputs = variables(profile, "inputs")
+    assert INPUTS.keys() | {"results", "threshold", "concurrency"} <= inputs.keys()
+    # What each output is, as Flyte has it: a dataclass, a file, a table with the columns by name.
+    outputs = variables(reduce, "outputs")
+    assert outputs["analysis"]["metadata"]["title"] == "Analysis"
+    assert "blob" in outputs["report"]
+    columns = {
+        each["name"]: each["literalType"]["simple"] for each in outputs["ranks"]["structuredDatasetType"]["columns"]
+    }
+    assert columns == {name: "INTEGER" if kind is int else "STRING" for name, kind in ROWS.items()}
+    assert {"capture", "analysis", "comparison", "report", "ranks"} <= variables(profile, "outputs").keys()
+
+
+def test_the_schedule_gives_the_inputs_and_is_for_the_job_alone(user: User) -> None:
+    told = user.drives("triggers", module="flyte2_profile")
+    assert told["triggers"].keys() == {"profiling.profile_job"}
+    (trigger,) = told["triggers"]["profiling.profile_job"]
+    assert trigger["automation"] == "0 2 * * *"
+    assert {"address", "results"} <= trigger["inputs"].keys()
+    assert trigger["inputs"].keys() <= set(told["inputs"]), "nothing is set that is no input"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "origin", "code"),
+    [
+        ({}, None, None, None),
+        ({"manifest_sha256": "0" * 64}, "NON_RECOVERABLE", "USER", "VerificationFailed"),
+        ({"results": "FILE/results"}, "RECOVERABLE", "SYSTEM", "StorageError"),
+    ],
+    ids=["sound", "another manifest", "a store that is not there"],
+)
+def test_a_container_finds_its_task_and_leaves_what_the_back_end_decides_by(
+    user: User, specs: dict[str, Any], tmp_path: Path, wrong: dict[str, str], kind: str | None, origin: str, code: str
+) -> None:
+    """`a0` with the arguments of the spec, in an empty folder: it unpacks the code that was bundled, and runs the task.
+
+    Marked as one of a cluster's workers, since these make no connection to a back end; they start no tasks.
+    """
+    manifest = archive(tmp_path / "archive", GlooJob(seed=1, late={2: 30.0}).traces())
+    (tmp_path / "file").write_text("no folder")
+    wrong = {name: value.replace("FILE", str(tmp_path / "file")) for name, value in wrong.items()}
+    asked = {
+        "manifest_uri": str(manifest),
+        "manifest_sha256": decode(manifest.read_bytes()).sha256,
+        "results": str(tmp_path / "results"),
+        **wrong,
+    }
+    pod = tmp_path / "pod"
+    (pod / "out").mkdir(parents=True)
+    user.drives("write_inputs", module="flyte2_profile", task="analyze", inputs=asked, path=str(pod / "inputs.pb"))
+    (user.work / EXAMPLE.name).rename(tmp_path / "gone.py")
+    told = {
+        "input": str(pod / "inputs.pb"),
+        "outputPrefix": str(pod / "out"),
+        "rawOutputDataPrefix": str(pod / "raw"),
+        "checkpointOutputPrefix": str(pod / "checkpoint"),
+        "prevCheckpointPrefix": "",
+        "runName": "run",
+        "actionName": "action",
+    }
+    argv = [
+        re.sub(r"{{\.(\w+)}}", lambda place: told.get(place[1], place[0]), each)
+        for each in specs["profiling.analyze"]["taskTemplate"]["container"]["args"]
+    ]
+    place = {
+        "FLYTE_CLUSTERED_WORKER": "1",
+        "FLYTE_INTERNAL_EXECUTION_PROJECT": "p",
+        "FLYTE_INTERNAL_EXECUTION_DOMAIN": "d",
+        "_U_ORG_NAME": "o",
+        "_U_RUN_BASE": str(pod),
+    }
+    done = user.command(*argv, **place)
+    ended = user.drives("read_ended", folder=str(pod / "out"))
+    if kind is None:
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert sorted(ended["outputs"]) == ["analysis", "ranks", "report"]
+        assert "srcdoc" in (pod / "out" / "report.html").read_text()
+        return
+    error = ended["error"]["error"]
+    assert (error.get("kind", "NON_RECOVERABLE"), error["origin"], error["code"]) == (kind, origin, code)
+    assert error["message"]
