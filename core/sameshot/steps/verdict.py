@@ -76,7 +76,10 @@ def exit_code(view: CaptureView) -> int:
     if never_published(view):
         return CaptureFailed.exit_code
     if not had_targets(view):
-        return nobody(view).exit_code if view.outcome is Outcome.FAILED else EXIT_CODES[view.outcome]
+        if view.outcome is Outcome.FAILED:
+            return nobody(view).exit_code
+        cancelled = view.outcome is Outcome.CANCELLED
+        return (CaptureCancelled if cancelled else CaptureFailed).exit_code  # there is no success without a trace
     return TryAgain.exit_code
 
 
