@@ -10,6 +10,8 @@ from pathlib import Path
 
 import grpc
 import pytest
+
+pytest.importorskip("flytekit", reason="flytekit 1.16 ends at Python 3.12")
 from flyte_connector import output_of, output_prefix, phase, serving
 
 from sameshot.client import AsyncClient

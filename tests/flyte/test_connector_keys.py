@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+
+pytest.importorskip("flytekit", reason="flytekit 1.16 ends at Python 3.12")
 from flyte_connector import metadata, output_prefix
 from flytekit.models.task import TaskExecutionMetadata
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("flytekit", reason="flytekit 1.16 ends at Python 3.12")
 from flyte_connector import ConnectorProcess, output_of, output_prefix, phase
 from live import LiveJob, running_job, wait_for
 
