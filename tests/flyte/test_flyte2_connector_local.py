@@ -1,0 +1,183 @@
+"""Captures in Flyte 2's local runs: there is no back end, so the task itself retries, raises and cancels."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from flyte2_lab import User, python
+from live import LiveJob, running_job, wait_for
+
+from sameshot.client import CaptureView
+from sameshot.model import CaptureState
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
+
+MINE = """
+import asyncio
+import sys
+
+import flyte
+
+from sameshot_flyte.flyte2 import SameshotCapture, SameshotConnector, capture, capture_env
+
+env = flyte.TaskEnvironment("mine", depends_on=[capture_env])
+LONG = {"duration": "10s", "warmup": "5s", "activities": "cpu"}
+QUICK = {"duration": "300ms", "warmup": "0s", "activities": "cpu"}
+
+look = SameshotConnector.get
+
+async def told(self, resource_meta, **more):
+    seen = await look(self, resource_meta, **more)
+    print("SEEN", seen.phase, flush=True)
+    return seen
+
+SameshotConnector.get = told
+
+@env.task
+async def twice(address: str) -> list[str]:
+    return [each.capture_id for each in await asyncio.gather(*(capture(address=address, **QUICK) for _ in range(2)))]
+
+@env.task
+async def impatient(address: str) -> str:
+    try:
+        async with asyncio.timeout(4):
+            await capture(address=address, **LONG)
+    except TimeoutError:
+        return "stopped"
+    return "not stopped"
+
+if __name__ == "__main__":
+    flyte.init()
+    how, address, raw, name = sys.argv[1:]
+    context = flyte.with_runcontext(mode="local", raw_data_path=raw, name=name)
+
+    async def main():
+        await context.run.aio(capture, address=address, **LONG)
+
+    if how == "sync":
+        context.run(capture, address=address, **LONG)
+    else:
+        asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def user(tmp_path: Path) -> Iterator[User]:
+    one = User(tmp_path)
+    one.writes("mine.py", MINE)
+    yield one
+    one.leaves()
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """Of a run that `user` does not name. What it leaves behind goes where the SDK can't be told."""
+    one = f"sameshot-{uuid.uuid4().hex[:12]}"
+    yield one
+    shutil.rmtree(Path("/tmp/flyte/metadata", one), ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveJob]:
+    with tempfile.TemporaryDirectory(prefix="ss-", dir="/tmp") as runtime, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SAMESHOT_RUNTIME_DIR", runtime)
+        with running_job(tmp_path_factory.mktemp("job"), nodes=1, script_args=("--pause", "0.02")) as running:
+            yield running
+
+
+@pytest.fixture
+def known(job: LiveJob) -> set[str]:
+    return {each.capture_id for each in captures(job)}
+
+
+def captures(job: LiveJob, known: set[str] = frozenset()) -> list[CaptureView]:  # type: ignore[assignment]
+    """Those that are not known yet."""
+    with job.local.client() as client:
+        return [each for each in client.captures() if each.capture_id not in known]
+
+
+@pytest.mark.live
+def test_a_local_run_looks_again_and_again_and_hands_out_the_capture(job: LiveJob, known: set[str], user: User) -> None:
+    asked = {"address": job.local.address, "duration": "1s", "warmup": "4s", "activities": "cpu"}
+    ran = user.runs("mine", "capture", **asked)
+    assert ran.error is None
+    (view,) = captures(job, known)
+    found = ran.outputs["capture"]
+    assert (found["capture_id"], found["outcome"], found["archived"]) == (view.capture_id, "SUCCEEDED", 2)
+    assert found["manifest_sha256"] == json.loads(job.manifest_of(view).read_bytes())["sha256"]
+    looks = [line for line in ran.log.splitlines() if line.startswith("SEEN")]
+    assert len(looks) > 1
+    assert user.actions(ran)["sameshot_capture"][0].attempts == 1
+    assert not user.actions(ran)["sameshot_capture"][0].hit
+
+
+@pytest.mark.live
+def test_two_captures_of_one_run_are_two_though_all_inputs_are_the_same(
+    job: LiveJob, known: set[str], user: User
+) -> None:
+    ran = user.runs("mine", "twice", address=job.local.address)
+    assert ran.error is None, ran.log
+    views = captures(job, known)
+    assert len(views) == 2
+    assert {each.capture_id for each in views} == set(ran.outputs["o0"])
+
+
+@pytest.mark.live
+def test_another_run_of_the_same_name_takes_a_picture_of_its_own(
+    job: LiveJob, known: set[str], user: User, name: str
+) -> None:
+    """Names of runs are the user's own; `--name nightly` every night is no retry."""
+    asked = {"address": job.local.address, "duration": "300ms", "warmup": "0s", "activities": "cpu"}
+    for _ in range(2):
+        wish = {"name": name, "raw": str(user.folder / "raw"), "module": "mine", "task": "capture"}
+        assert user.drives("run", **wish, inputs=asked)["error"] is None
+    assert len(captures(job, known)) == 2
+
+
+@pytest.mark.live
+def test_a_task_that_is_cancelled_cancels_its_capture(job: LiveJob, known: set[str], user: User) -> None:
+    ran = user.runs("mine", "impatient", address=job.local.address)
+    assert ran.outputs == {"o0": "stopped"}, ran.log
+    (view,) = captures(job, known)
+    assert view.state is CaptureState.CANCELLED
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("how", ["sync", "asyncio"])
+def test_ctrl_c_cancels_the_capture(job: LiveJob, known: set[str], user: User, name: str, how: str) -> None:
+    argv = [str(python()), "mine.py", how, job.local.address, str(user.folder / "raw"), name]
+    process = subprocess.Popen(argv, cwd=user.work, env=user.environment)
+    try:
+        wait_for(lambda: captures(job, known) or process.poll() is not None, "it has begun")
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait(30)
+    assert process.returncode == -signal.SIGINT
+    (view,) = captures(job, known)
+    assert view.state is CaptureState.CANCELLED
+
+
+def test_a_failure_that_may_pass_ends_with_an_error_after_its_retries(user: User) -> None:
+    ran = user.runs("mine", "capture", address="local:nobody", duration="1s")
+    assert ran.error is not None
+    assert "nobody" in ran.error["message"]
+    (action,) = user.actions(ran)["sameshot_capture"]
+    assert action.attempts == 3  # one, and two retries
+
+
+def test_a_failure_for_good_is_not_tried_again(user: User) -> None:
+    ran = user.runs("mine", "capture", address="local:nobody", duration="soon")
+    assert ran.error is not None
+    assert "duration: 'soon' is not a duration" in ran.error["message"]
+    (action,) = user.actions(ran)["sameshot_capture"]
+    assert action.attempts == 1
