@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -12,12 +13,14 @@ import grpc
 import pytest
 
 pytest.importorskip("flytekit", reason="flytekit 1.16 ends at Python 3.12")
-from flyte_connector import output_of, output_prefix, phase, serving
+from flyte_connector import literals, metadata, output_of, output_prefix, phase, serving, spec_of
+from flytekit.models.literals import LiteralMap
+from flytekit.models.task import TaskExecutionMetadata, TaskTemplate
 
 from sameshot.client import AsyncClient
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, JobRef, TargetState
 from sameshot.steps.glance import Glances
-from sameshot_flyte import Capture, SameshotCapture
+from sameshot_flyte import Capture, SameshotCapture, SameshotConnector, capture
 from support.coordination import in_loop, until, until_view
 from support.fake_agent import deliver, failing, stay, worker
 from support.silent_network import network_to
@@ -223,6 +226,31 @@ async def test_a_fault_of_the_connector_itself_is_no_error_of_get(
         monkeypatch.setattr(Glances, "look", broken)
         seen = await flyte.get(meta)
         assert (phase(seen), "too many open files" in seen.message) == ("RETRYABLE_FAILED", True)
+
+
+@in_loop
+async def test_one_connector_serves_several_event_loops_of_a_process(tmp_path: Path) -> None:
+    """As in local execution, where flytekit has a loop for calls, others for conversions, and Ctrl-C one of its own."""
+    connector, template = SameshotConnector(), TaskTemplate.from_flyte_idl(spec_of(capture).template)
+
+    async def whole(said: LiteralMap, node: str) -> Capture:
+        told = TaskExecutionMetadata.from_flyte_idl(metadata(node=node))
+        meta = await connector.create(template, output_prefix(node), said, told)
+        async with asyncio.timeout(30):
+            while (seen := await connector.get(meta)).outputs is None:
+                await asyncio.sleep(0.05)
+        await connector.delete(meta)
+        assert isinstance(seen.outputs, dict)
+        return seen.outputs["capture"]
+
+    async with training(tmp_path) as (_, client):
+        said = LiteralMap.from_flyte_idl(literals(inputs(client)))
+        for nodes in (range(4), range(4)):  # at the same time, and again in new ones when those are gone
+            threads = [asyncio.to_thread(lambda each: asyncio.run(whole(said, f"n{each}")), node) for node in nodes]
+            found = await asyncio.gather(*threads)
+        assert {each.capture_id for each in found} == await ids(client)
+        assert {each.outcome for each in found} == {"SUCCEEDED"}
+        assert len(found) == len(await ids(client)) == 4
 
 
 # ---- delete

@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 class CaptureMeta(ResourceMeta):
     """What Flyte keeps of a capture between the calls: the bytes of an `Asked`, read by whoever needs them.
 
-    Not here: an error on the way to `get` is counted against the task, and `get` can tell it as its phase. Bytes are
-    some 600, and below 2 KB with the longest names and a request key at its limit. propeller keeps them in the object
-    of the workflow without a limit of its own (controller/nodes/task/plugin_state_manager.go).
+    Not here: an error on the way to `get` is counted against the task, and `get` can tell it as its phase. That are
+    600 bytes, and 1,500 where all names are as long as Kubernetes lets them be. propeller keeps them in the workflow's
+    own object and sets no limit (flytepropeller 1.16.8, pkg/controller/nodes/task/plugin_state_manager.go).
     """
 
     data: bytes

@@ -44,7 +44,8 @@ class SameshotCapture(AsyncConnectorExecutorMixin, PythonTask[None]):
     `secret_requests` are what Flyte is to mount. `archive_base_url` is where browsers find the archive; without it
     there are no links. Raises UsageError.
 
-    Executed locally, it waits for the capture itself. Ctrl-C cancels the capture and ends the process.
+    Executed locally, it waits for the capture itself. Ctrl-C cancels the capture and ends the process; before the
+    coordinator has answered there is none to cancel, and what it begins all the same ends by itself.
     """
 
     def __init__(
