@@ -45,13 +45,20 @@ analyze_rank, reduce, analyze, compare = tasks(
 def profile_on_demand(address: str, results: str, duration: str = "2s", min_ranks: int = 0) -> Analysis:
     """A capture and its report; with `min_ranks` (0: all) also where some ranks are missing."""
     picture = capture(address=address, duration=duration, min_ranks=min_ranks)
-    of_the_capture = {
-        "manifest_uri": picture.manifest_uri,
-        "manifest_sha256": picture.manifest_sha256,
-        "results": results,
-    }
-    one_shard = partial(analyze_rank, **of_the_capture, fetch_pattern="")
+    one_shard = partial(
+        analyze_rank,
+        manifest_uri=picture.manifest_uri,
+        manifest_sha256=picture.manifest_sha256,
+        results=results,
+        fetch_pattern="",
+    )
     analysed = map_task(one_shard, concurrency=16, min_success_ratio=ONE_IS_ENOUGH)(shard=picture.shards)
     analysed.with_overrides(requests=Resources(cpu="2", mem="8Gi"), limits=Resources(cpu="2", mem="8Gi"))
-    made = reduce(**of_the_capture, analysed=analysed, min_ranks=min_ranks)
+    made = reduce(
+        manifest_uri=picture.manifest_uri,  # not that of above: flytekit reads a field from each of these once
+        manifest_sha256=picture.manifest_sha256,
+        results=results,
+        analysed=analysed,
+        min_ranks=min_ranks,
+    )
     return made.analysis
