@@ -38,14 +38,24 @@ def deploy(module: str) -> dict[str, Any]:
 
 
 def triggers(module: str) -> dict[str, Any]:
-    """Of each task that has any, and the inputs of `profile_job`."""
-    made = importlib.import_module(module)
-    found = {
-        name: [{"automation": each.automation.expression, "inputs": each.inputs or {}} for each in task.triggers]
-        for name, task in made.env.tasks.items()
-        if task.triggers
-    }
-    return {"triggers": found, "inputs": list(made.profile_job.native_interface.inputs)}
+    """Task → what `flyte deploy` would make of its triggers, which a dry run leaves out."""
+    import asyncio
+
+    import flyte
+    from flyte._internal.runtime.convert import convert_upload_default_inputs
+    from flyte._internal.runtime.trigger_serde import to_task_trigger
+    from flyte._internal.runtime.types_serde import transform_native_to_typed_interface
+    from google.protobuf.json_format import MessageToDict
+
+    flyte.init(root_dir=Path.cwd())
+
+    async def made(task: Any) -> list[Any]:
+        inputs = transform_native_to_typed_interface(task.native_interface).inputs
+        defaults = await convert_upload_default_inputs(task.native_interface)
+        return [MessageToDict(await to_task_trigger(each, task.name, inputs, list(defaults))) for each in task.triggers]
+
+    env = importlib.import_module(module).env
+    return {"triggers": {name: found for name, task in env.tasks.items() if (found := asyncio.run(made(task)))}}
 
 
 def write_inputs(module: str, task: str, inputs: dict[str, Any], path: str) -> dict[str, Any]:

@@ -93,13 +93,36 @@ def test_everything_about_a_capture_is_an_input_of_the_job_and_outputs_are_typed
     assert {"capture", "analysis", "comparison", "report", "ranks"} <= variables(profile, "outputs").keys()
 
 
-def test_the_schedule_gives_the_inputs_and_is_for_the_job_alone(user: User) -> None:
-    told = user.drives("triggers", module="flyte2_profile")
-    assert told["triggers"].keys() == {"profiling.profile_job"}
-    (trigger,) = told["triggers"]["profiling.profile_job"]
-    assert trigger["automation"] == "0 2 * * *"
-    assert {"address", "results"} <= trigger["inputs"].keys()
-    assert trigger["inputs"].keys() <= set(told["inputs"]), "nothing is set that is no input"
+def test_the_schedule_is_for_the_job_alone_and_gives_every_input(user: User, specs: dict[str, Any]) -> None:
+    told = user.drives("triggers", module="flyte2_profile")["triggers"]
+    assert told.keys() == {"profiling.profile_job"}
+    (trigger,) = told["profiling.profile_job"]
+    assert trigger["automationSpec"]["schedule"]["cron"] == {"expression": "0 2 * * *", "timezone": "UTC"}
+    given = {each["name"]: each["value"]["scalar"]["primitive"] for each in trigger["spec"]["inputs"]["literals"]}
+    assert given.keys() == variables(specs["profiling.profile_job"], "inputs").keys()
+    assert given["if_unavailable"] == {"stringValue": "skip"}
+    assert given["min_ranks"] == {"integer": "0"}  # not said in the example: the task's own
+
+
+def test_tasks_of_ones_own_are_the_only_ones_there(user: User) -> None:
+    """`flyte deploy --all` deploys all that is loaded: two environments of a name would be refused, and a second set of
+    tasks surprise."""
+    code = "import sys, flyte2_profile; print('sameshot_flyte.flyte2.ready' in sys.modules)"
+    done = user.command("python", "-c", code)
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
+
+
+def test_the_tasks_as_they_come_deploy_and_are_what_the_package_names(user: User) -> None:
+    user.writes("mine.py", "from sameshot_flyte.flyte2 import env")
+    specs = user.drives("deploy", module="mine")["specs"]
+    args = specs["sameshot.profile_job"]["taskTemplate"]["container"]["args"]
+    assert args[args.index("--resolver") + 2 :] == [
+        *("module", "sameshot_flyte.flyte2.ready", "environment", "sameshot", "task", "profile_job")
+    ]
+    names = "analyze_rank, reduce, analyze, compare, profile_job"
+    code = f"from sameshot_flyte import {names}; print(*(each.name for each in ({names})))"
+    done = user.command("python", "-c", code)
+    assert done.stdout.split() == [f"sameshot.{name}" for name in names.split(", ")], done.stderr
 
 
 @pytest.mark.parametrize(
@@ -107,7 +130,7 @@ def test_the_schedule_gives_the_inputs_and_is_for_the_job_alone(user: User) -> N
     [
         ({}, None, None, None),
         ({"manifest_sha256": "0" * 64}, "NON_RECOVERABLE", "USER", "VerificationFailed"),
-        ({"results": "FILE/results"}, "RECOVERABLE", "SYSTEM", "StorageError"),
+        ({"results": "FILE/results"}, "RECOVERABLE", "USER", "StorageError"),
     ],
     ids=["sound", "another manifest", "a store that is not there"],
 )

@@ -1,8 +1,4 @@
-"""What the analysis tasks of Flyte 2 do: plain functions, which `workflow.tasks` makes tasks of in an environment.
-
-Flyte 2 has two words for a failure. An error is recoverable, and then tried again as often as the task's `retries` say,
-unless it is a `NonRecoverableError`; and it is the user's or the system's. `failed` is that table.
-"""
+"""What the analysis tasks of Flyte 2 do: plain functions, which `workflow.tasks` makes tasks of in an environment."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ import flyte.errors
 import flyte.report
 from flyte.io import DataFrame, File
 
-from sameshot.errors import SameshotError, TryAgain
+from sameshot.errors import SameshotError
 from sameshot_flyte import deck, work
 from sameshot_flyte.references import Analysis, Comparison
 
@@ -145,19 +141,18 @@ def show(page: str) -> None:
     flyte.report.flush()
 
 
-def failed(error: SameshotError) -> flyte.errors.BaseRuntimeError:
-    """Our error as Flyte 2 knows it, with the name of its class as the code:
+def failed(error: SameshotError) -> flyte.errors.RuntimeUserError:
+    """Our error as Flyte 2 knows it, with the name of its class as the code.
 
-    - another attempt can't mend it: `NonRecoverableError`, of the user
-    - the way to the storage is broken: of the system, which another attempt may find well
-    - anything else: of the user, tried again
+    What another attempt may mend is tried again as often as `retries` say, each attempt in an output folder of its own.
+    None of it is called the system's: of an error of that kind that a task wrote itself, the back end (flyteorg/flyte,
+    executor/pkg/controller/taskaction_controller.go) starts the same attempt over, in the folder where that error still
+    lies, and counts from one again as soon as the new pod is there. Lost nodes it finds by itself.
     """
     code, text = type(error).__name__, str(error)
-    if not work.recoverable(error):
-        return flyte.errors.NonRecoverableError(text, code)
-    if isinstance(error, TryAgain):
-        return flyte.errors.RuntimeSystemError(code, text)
-    return flyte.errors.RuntimeUserError(code, text)
+    if work.recoverable(error):
+        return flyte.errors.RuntimeUserError(code, text)
+    return flyte.errors.NonRecoverableError(text, code)
 
 
 @contextlib.contextmanager
