@@ -117,7 +117,7 @@ def _place(template: TaskTemplate, output_prefix: str, metadata: TaskExecutionMe
         return Place(project=run.project, domain=run.domain, execution=run.name, node=node.node_id)
     context = flyte.ctx()
     if context:  # a local run; its name is no more than a wish of the user's, and may come again
-        return Place.local(context.action.name, f"{context.action.run_name} {context.run_start_time.isoformat()}")
+        return Place.local(context.action.name, f"{context.action.run_name} {context.run_start_time}")
     return Place.local(template.id.name, output_prefix)
 
 

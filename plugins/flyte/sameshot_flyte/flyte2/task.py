@@ -19,7 +19,7 @@ import inspect
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from flyte import Image, RetryStrategy, TaskEnvironment
+from flyte import Cache, Image, RetryStrategy, TaskEnvironment
 from flyte.connectors import AsyncConnectorExecutorMixin
 from flyte.extend import TaskTemplate
 from flyte.models import NativeInterface, SerializationContext
@@ -61,7 +61,8 @@ class SameshotCapture(AsyncConnectorExecutorMixin, TaskTemplate[..., Capture, An
     archive_base_url: str = ""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        super().__post_init__()  # type: ignore[no-untyped-call]
+        assert isinstance(self.cache, Cache)  # whatever was given
         if self.cache.is_enabled():
             raise UsageError(
                 f"The capture task {self.name!r} is told to cache, and a cached capture is a picture of another time. "
