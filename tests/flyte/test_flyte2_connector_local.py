@@ -45,6 +45,17 @@ SameshotConnector.get = told
 async def twice(address: str) -> list[str]:
     return [each.capture_id for each in await asyncio.gather(*(capture(address=address, **QUICK) for _ in range(2)))]
 
+tries = []
+
+@env.task(retries=1)
+async def clumsy(address: str) -> str:
+    picture = await capture(address=address, **QUICK)
+    tries.append(picture.capture_id)
+    if len(tries) == 1:
+        raise RuntimeError("of its own")
+    assert set(tries) == {picture.capture_id}
+    return picture.capture_id
+
 @env.task
 async def impatient(address: str) -> str:
     try:
@@ -131,6 +142,15 @@ def test_two_captures_of_one_run_are_two_though_all_inputs_are_the_same(
 
 
 @pytest.mark.live
+def test_a_task_that_is_tried_again_finds_its_capture_again(job: LiveJob, known: set[str], user: User) -> None:
+    ran = user.runs("mine", "clumsy", address=job.local.address)
+    assert ran.error is None, ran.log
+    assert user.actions(ran)["mine.clumsy"][0].attempts == 2
+    (view,) = captures(job, known)
+    assert ran.outputs == {"o0": view.capture_id}
+
+
+@pytest.mark.live
 def test_another_run_of_the_same_name_takes_a_picture_of_its_own(
     job: LiveJob, known: set[str], user: User, name: str
 ) -> None:
@@ -181,3 +201,53 @@ def test_a_failure_for_good_is_not_tried_again(user: User) -> None:
     assert "duration: 'soon' is not a duration" in ran.error["message"]
     (action,) = user.actions(ran)["sameshot_capture"]
     assert action.attempts == 1
+
+
+def test_what_a_capture_task_must_not_be_told_is_refused_where_it_is_written(user: User) -> None:
+    user.writes(
+        "wrong.py",
+        """
+import flyte
+from sameshot_flyte.flyte2 import SameshotCapture, capture
+from sameshot.errors import UsageError
+
+for make in (
+    lambda: SameshotCapture(name="a", cache="auto"),
+    lambda: capture.override(cache="auto"),
+    lambda: SameshotCapture(name="b", archive_base_url="s3://bucket"),
+    lambda: capture(address="local:any"),
+):
+    try:
+        make()
+    except Exception as error:
+        print(type(error).__name__, error)
+assert capture.override(retries=4).retries.count == 4
+""",
+    )
+    done = user.command("python", "wrong.py")
+    assert done.returncode == 0, done.stderr
+    cached, overridden, link, outside = done.stdout.splitlines()
+    assert cached.startswith("UsageError The capture task 'a' is told to cache")
+    assert overridden.startswith("UsageError The capture task 'sameshot_capture' is told to cache")
+    assert link.startswith("UsageError The archive_base_url of the capture task 'b' is not an http")
+    assert "works in runs alone" in outside
+
+
+def test_a_connector_service_that_loads_ours_loads_no_tasks_and_nothing_heavy(user: User) -> None:
+    user.writes(
+        "light.py",
+        """
+import sys
+import flyte.connectors
+before = set(sys.modules)
+from importlib.metadata import entry_points
+(ours,) = entry_points(group="flyte.connectors", name="sameshot")
+ours.load()
+new = set(sys.modules) - before
+heavy = ("isal", "numpy", "obstore", "pandas", "torch", "sameshot.analysis", "sameshot_flyte.work")
+print([name for name in (*heavy, "sameshot_flyte.flyte2.task", "sameshot_flyte.flyte2.workflow") if name in new])
+print(flyte.connectors.ConnectorRegistry.get_connector("sameshot_capture").name)
+""",
+    )
+    done = user.command("python", "light.py")
+    assert done.stdout.splitlines() == ["[]", "sameshot"], done.stderr

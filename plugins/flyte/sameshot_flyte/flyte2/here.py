@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+import flyte
 from flyte.errors import NonRecoverableError, RuntimeUserError
 
 from sameshot.errors import SameshotError
@@ -22,8 +23,6 @@ from sameshot.steps.store import wait
 from sameshot_flyte.asked import Asked
 from sameshot_flyte.phases import Phase
 from sameshot_flyte.polled import Status, delete
-
-_AT_EXIT_S = 15.0
 
 
 @dataclass(eq=False)
@@ -59,10 +58,16 @@ def running() -> Iterator[Here]:
 
 
 async def end(here: Here) -> None:
-    """Cancel what was asked for. Whoever is cancelled a second time meanwhile does not stop this."""
+    """Cancel what was asked for; some seconds at most. Another cancel of the task meanwhile does not stop this."""
     if here.asked is not None:
-        with contextlib.suppress(SameshotError):
-            await asyncio.shield(asyncio.ensure_future(delete(here.asked)))
+        await asyncio.shield(asyncio.ensure_future(_told(here.asked)))
+
+
+async def _told(asked: Asked) -> None:
+    try:
+        flyte.logger.warning(await delete(asked))
+    except SameshotError as error:
+        flyte.logger.warning(f"The capture may go on: {error}")
 
 
 def raise_failure(status: Status) -> None:
@@ -74,8 +79,7 @@ def raise_failure(status: Status) -> None:
 
 
 def _end_all() -> None:
-    """The process ends: by Ctrl-C, as a rule, which reaches the main thread alone. Tasks run in another one."""
+    """The process ends: by Ctrl-C, as a rule, which reaches the main thread alone, and the tasks run in another one."""
     for here in list(_UNDER_WAY):
         if here.asked is not None:
-            with contextlib.suppress(SameshotError, TimeoutError):
-                wait(asyncio.wait_for(delete(here.asked), _AT_EXIT_S))
+            wait(_told(here.asked))
