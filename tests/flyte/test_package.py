@@ -212,6 +212,8 @@ def test_every_option_of_a_capture_is_an_input_of_the_workflow_with_the_same_def
         assert name in parameters
         assert default is ... or found[name] == default
     assert found["threshold"] < 0
+    for name, each in parameters.items():  # what a form says beside its field
+        assert len(each.var.description) > len(name), name
 
 
 def test_the_schedule_has_all_that_it_needs_and_everything_can_be_changed(package: Package) -> None:

@@ -180,6 +180,12 @@ def test_what_changes_the_report_is_another_analysis(captured: Captured, here: P
     assert len(decks(here)) == 2
 
 
+def test_what_a_skip_left_in_the_cache_is_true_of_a_digest_that_was_forgotten_too(captured: Captured) -> None:
+    nothing = {**captured.inputs, "manifest_sha256": ""}
+    analyze(**{**nothing, "manifest_uri": ""})
+    assert "no digest of a manifest" in analyze(**nothing).analysis.message
+
+
 def test_how_many_processes_read_does_not_matter(captured: Captured, here: Path) -> None:
     analyze(**captured.inputs, workers=1)
     analyze(**captured.inputs, workers=2)

@@ -23,7 +23,8 @@ from sameshot.steps.compare import compare as compare_step
 from sameshot.steps.contract import retryable
 from sameshot_flyte.references import Analysis, Comparison, analysis_of, comparison_of
 
-NOTHING_CAPTURED = "Nothing was captured, as the capture was told to skip, so there is nothing to analyse."
+NOTHING_CAPTURED = "There is no digest of a manifest: the capture was skipped, so there is nothing to analyse."
+"""As of a capture that was told to skip. Said of the digest, since a cache's key has that, and no address."""
 NO_COMPARISON = "No threshold was given, so nothing is compared."
 
 

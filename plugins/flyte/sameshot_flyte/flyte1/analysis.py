@@ -5,9 +5,9 @@
 
 All but `compare` are cached, by the manifest's digest, where results lie, what is wished for, and the version of
 sameshot; `manifest_uri` is no part of the key, so a capture that was moved is known again. What a hit gives are the
-outputs of the first time; where the results were deleted since, overwrite the cache (`--overwrite-cache` of `pyflyte
-run`, `overwrite_cache` of a launch plan), or name another place for results. `compare` depends on the history, which
-is no input, so it is not cached.
+outputs of the first time. Where the results, or the files that Flyte kept of the outputs, were deleted since, overwrite
+the cache (`--overwrite-cache` of `pyflyte run`, `overwrite_cache` of a launch plan), or name another place for results.
+`compare` depends on the history, which is no input, so it is not cached.
 
 Errors that another attempt may mend are raised as recoverable; Flyte repeats them `retries` times, and no others.
 """
@@ -35,7 +35,7 @@ from sameshot_flyte.references import Analysis, Comparison
 
 RETRIES = 3
 REQUESTS, LIMITS = Resources(cpu="1", mem="1Gi"), Resources(mem="1Gi")
-"""What a Flyte that nobody configured lets a task ask for; a trace of some hundred MB wants more (`with_overrides`)."""
+"""Enough for traces of 500 MB (docs/performance.md), and what a Flyte that nobody configured lets a task ask for."""
 
 ONE_IS_ENOUGH = 1 / MOST_SHARDS
 """For `map_task`: a rank that can't be analysed takes no other along. `reduce` names it, and judges."""
