@@ -61,6 +61,7 @@ class User:
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
         self.work = folder / "work"
+        self.raw = folder / "raw"
         self._home = folder / "home"
         self._runs: list[str] = []
         temporary = folder / "temporary"
@@ -102,12 +103,13 @@ class User:
 
     def runs(self, module: str, task: str, **inputs: Any) -> Ran:
         """A task of a module, by `flyte.with_runcontext(mode="local")`."""
-        name = f"sameshot-{uuid.uuid4().hex[:12]}"
-        self._runs.append(name)
-        return Ran(
-            name,
-            **self.drives("run", name=name, raw=str(self.folder / "raw"), module=module, task=task, inputs=inputs),
-        )
+        name = self.names()
+        return Ran(name, **self.drives("run", name=name, raw=str(self.raw), module=module, task=task, inputs=inputs))
+
+    def names(self) -> str:
+        """A name for a local run, of which nothing is left in the end."""
+        self._runs.append(f"sameshot-{uuid.uuid4().hex[:12]}")
+        return self._runs[-1]
 
     def actions(self, ran: Ran) -> Mapping[str, list[Action]]:
         """By the name of their task, in the order in which they began."""

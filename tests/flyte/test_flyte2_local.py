@@ -110,12 +110,15 @@ def looks_right_without_asking(page: str, capture_id: str, folder: Path) -> None
 
 
 def test_the_command_of_the_example_runs_it_as_written(job: LiveJob, user: User, tmp_path: Path) -> None:
-    said = re.search(r"^    flyte (run --local flyte2_profile\.py profile_job) ", EXAMPLE.read_text(), re.MULTILINE)
+    said = re.search(r"^    flyte (run --local) (flyte2_profile\.py profile_job) ", EXAMPLE.read_text(), re.MULTILINE)
     assert said is not None
     before = captures(job)
     results = tmp_path / "results"
-    options = [f"--{name}={value}" for name, value in WISH.items()]
-    done = user.command("flyte", *said[1].split(), "--address", job.local.address, "--results", str(results), *options)
+    done = user.command(
+        *("flyte", *said[1].split(), "--name", user.names(), "--raw-data-path", str(user.raw), *said[2].split()),
+        *("--address", job.local.address, "--results", str(results)),
+        *(f"--{name}={value}" for name, value in WISH.items()),
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (view,) = (view for capture_id, view in captures(job).items() if capture_id not in before)
     assert view.state is CaptureState.SUCCEEDED

@@ -165,6 +165,18 @@ def test_too_few_ranks_fail_the_job_after_the_report_of_the_others_was_shown(use
     assert user.actions(ran)["mine.profile_job"][0].attempts == 1
 
 
+def test_where_no_rank_can_be_analysed_the_job_says_why(user: User, tmp_path: Path) -> None:
+    manifest = gloo(tmp_path)
+    for rank in range(4):
+        damaged(manifest, rank)
+    ran = profiles(user, manifest, min_ranks=1)
+    assert ran.error is not None
+    assert ran.error["code"] == "VerificationFailed"
+    assert "rank0.json.gz" in ran.error["message"]
+    assert len(user.actions(ran)["mine.analyze_rank"]) == 4
+    assert "mine.reduce" not in user.actions(ran)
+
+
 def test_a_rank_that_was_mended_is_not_hidden_by_what_is_known_from_before(user: User, tmp_path: Path) -> None:
     manifest = gloo(tmp_path)
     trace, whole = damaged(manifest)

@@ -192,12 +192,15 @@ def _home_of(capture: SameshotCapture) -> flyte.Environment:
 
 
 async def _mapped(analyze_rank: partial[str], shards: list[str], concurrency: int) -> list[str]:
-    """The shards that came back. One that failed is not among them, and ends no other one."""
+    """The shards that came back. One that failed is not among them, and ends no other one; where all have, the first
+    error is raised, as it says more than a report of nobody."""
     mapped = flyte.map.aio(analyze_rank, shards, group_name="ranks", concurrency=concurrency, return_exceptions=True)
     ended = [each async for each in mapped]
-    for shard, each in zip(shards, ended, strict=True):
-        if isinstance(each, Exception):
-            flyte.logger.warning("The ranks of shard %s were not analysed: %s", shard, each)
+    errors = {shard: each for shard, each in zip(shards, ended, strict=True) if isinstance(each, Exception)}
+    for shard, error in errors.items():
+        flyte.logger.warning("The ranks of shard %s were not analysed: %s", shard, error)
+    if errors and len(errors) == len(shards):
+        raise next(iter(errors.values()))
     return [each for each in ended if not isinstance(each, Exception)]
 
 
