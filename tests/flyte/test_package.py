@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from gloo_job import GlooJob, archive
+from s3 import make_bucket, moto_server
 
 pytest.importorskip("flytekit", reason="flytekit 1.16 ends at Python 3.12")
 from flyteidl.admin.launch_plan_pb2 import LaunchPlan
@@ -239,7 +240,9 @@ def literal(value: Any) -> Any:
 class Pod:
     """One container of a task as a back end would start it, in a folder with the user's file."""
 
-    def __init__(self, package: Package, task: str, folder: Path, inputs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, package: Package, task: str, folder: Path, inputs: Mapping[str, Any], store: str = "", **more: str
+    ) -> None:
         folder.mkdir()
         self.outputs = folder / "outputs"
         template = package.tasks[task]
@@ -247,13 +250,13 @@ class Pod:
         (folder / "inputs.pb").write_bytes(LiteralMap(literals=literals).SerializeToString())
         places = {
             "{{.input}}": folder / "inputs.pb",
-            "{{.outputPrefix}}": self.outputs,
-            "{{.rawOutputDataPrefix}}": folder / "raw",
+            "{{.outputPrefix}}": f"{store or folder}/outputs",
+            "{{.rawOutputDataPrefix}}": f"{store or folder}/raw",
             "{{.checkpointOutputPrefix}}": folder / "checkpoints",
             "{{.prevCheckpointPrefix}}": '""',
         }
         args = [str(places.get(each, each)) for each in template.container.args]
-        told = environment(folder) | {"BATCH_JOB_ARRAY_INDEX_VAR_NAME": "WHICH", "WHICH": "1"}
+        told = environment(folder) | {"BATCH_JOB_ARRAY_INDEX_VAR_NAME": "WHICH", "WHICH": "1"} | more
         done = subprocess.run(
             [BIN / args[0], *args[1:]], cwd=package.folder, env=told, capture_output=True, text=True, timeout=120
         )
@@ -330,3 +333,24 @@ def test_too_few_ranks_fail_the_pod_for_good_and_the_report_is_its_deck(
     assert pod.error.kind == ContainerError.NON_RECOVERABLE
     assert "at least 2 are needed" in pod.error.message
     assert "1 of 4" in (pod.outputs / "deck.html").read_text()
+
+
+def test_a_deck_in_an_object_store_is_what_browsers_show_and_do_not_download(
+    package: Package, captured: dict[str, Any], tmp_path: Path
+) -> None:
+    more = {
+        "min_ranks": 0, "history": True, "trained_image": "", "commit": "", "fetch_pattern": "", "workers": 0,
+    }  # fmt: skip
+    with moto_server() as endpoint:
+        bucket = make_bucket(endpoint, "flyte")
+        Pod(
+            package, f"{OURS}.analyze", tmp_path / "pod", captured | more, "s3://flyte/run",
+            FLYTE_AWS_ENDPOINT=endpoint, FLYTE_AWS_ACCESS_KEY_ID="test", FLYTE_AWS_SECRET_ACCESS_KEY="test",
+            AWS_REGION="us-east-1",
+        )  # fmt: skip
+        deck = bucket.get_object(Bucket="flyte", Key="run/outputs/deck.html")
+        assert deck["ContentType"] == "text/html"
+        assert deck["Body"].read() == next((tmp_path / "results").rglob("report.html")).read_bytes()
+        kept = [each["Key"] for each in bucket.list_objects_v2(Bucket="flyte", Prefix="run/raw/")["Contents"]]
+        assert sum(key.endswith("/report.html") for key in kept) == 1
+        assert sum(key.endswith(".parquet") or "00000" in key for key in kept) == 1
