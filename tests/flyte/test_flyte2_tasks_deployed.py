@@ -125,6 +125,38 @@ def test_the_tasks_as_they_come_deploy_and_are_what_the_package_names(user: User
     assert done.stdout.split() == [f"sameshot.{name}" for name in names.split(", ")], done.stderr
 
 
+SCRIPT = """
+import pathlib
+import flyte
+from sameshot_flyte.flyte2 import tasks
+
+{made}
+
+if __name__ == "__main__":
+    here = pathlib.Path.cwd()
+    flyte.init(endpoint="dns:///127.0.0.1:9", insecure=True, project="p", domain="d", org="o", root_dir=here)
+    (plan,) = flyte.deploy(env, dry_run=True, version="v1")
+    specs = [each.deployed_task.task_template for each in plan.envs["mine"].deployed_entities]
+    print(*specs[0].container.args[-6:])
+"""
+
+
+def test_a_script_that_deploys_itself_is_found_by_the_name_of_its_file(user: User) -> None:
+    (user.work / "jobs").mkdir()
+    user.writes("jobs/nightly.py", SCRIPT.format(made="TASKS = tasks('mine')\nenv = TASKS.env"))
+    done = user.command("python", "jobs/nightly.py")
+    assert done.stdout.split() == ["module", "jobs.nightly", "environment", "mine", "task", "analyze_rank"], done.stderr
+
+
+def test_tasks_that_no_container_would_find_are_not_deployed(user: User) -> None:
+    user.writes("nightly.py", SCRIPT.format(made="env = tasks('mine').env"))
+    done = user.command("python", "nightly.py")
+    assert done.returncode != 0
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "DeploymentError" in said
+    assert "Keep what `tasks('mine', …)` returns in a variable of the module" in said
+
+
 @pytest.mark.parametrize(
     ("wrong", "kind", "origin", "code"),
     [

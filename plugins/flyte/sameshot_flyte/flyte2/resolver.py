@@ -10,12 +10,15 @@ import contextlib
 import importlib
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from sameshot.errors import UsageError
 
 if TYPE_CHECKING:
     from flyte import TaskTemplate
+
+    from sameshot_flyte.flyte2.workflow import Tasks
 
 _OWN = __name__.partition(".")[0]
 
@@ -31,22 +34,29 @@ class Resolver:
         return f"{__name__}.{type(self).__name__}"
 
     def loader_args(self, task: TaskTemplate[..., Any, Any], root_dir: Path | None) -> list[str]:
+        """Raises UsageError, so at deployment, where a container would not find the task."""
         environment = task.parent_env_name or ""
+        if (module := sys.modules.get(self.module)) is not None:
+            _tasks_in(module, environment)
         name = task.name.removeprefix(f"{environment}.")
         return ["module", _importable(self.module, root_dir), "environment", environment, "task", name]
 
     def load_task(self, loader_args: list[str]) -> TaskTemplate[..., Any, Any]:
-        """Raises UsageError where the module has no such `Tasks` at its top."""
-        from sameshot_flyte.flyte2.workflow import Tasks
-
         _, module, _, environment, _, name, *_ = loader_args
-        for value in vars(importlib.import_module(module)).values():
-            if isinstance(value, Tasks) and value.env.name == environment:
-                return value.env.tasks[f"{environment}.{name}"]
-        raise UsageError(
-            f"The module {module} has no tasks of the environment {environment}. Keep what `tasks({environment!r}, …)` "
-            "returns in a variable of the module, not inside a function: a container looks for it there."
-        )
+        return _tasks_in(importlib.import_module(module), environment).env.tasks[f"{environment}.{name}"]
+
+
+def _tasks_in(module: ModuleType, environment: str) -> Tasks:
+    from sameshot_flyte.flyte2.workflow import Tasks
+
+    for value in vars(module).values():
+        if isinstance(value, Tasks) and value.env.name == environment:
+            return value
+    raise UsageError(
+        f"The module {module.__name__} has no tasks of the environment {environment}. Keep what "
+        f"`tasks({environment!r}, …)` returns in a variable of the module, not inside a function: a container looks "
+        "for it there."
+    )
 
 
 def _importable(module: str, root_dir: Path | None) -> str:
