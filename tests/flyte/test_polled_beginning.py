@@ -405,6 +405,20 @@ async def test_who_waits_for_the_job_waits_for_its_coordinator_until_the_deadlin
         assert status.message.startswith("Waited in vain for 60 s.")
 
 
+@in_loop
+async def test_a_store_that_hangs_while_a_job_is_looked_for_holds_no_look_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def hangs(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(polled, "_GET_S", 0.5)
+    monkeypatch.setattr(polled, "kept", hangs)
+    asked = Asked(request=asking("local:nobody-of-that-name"), since=0.0, deadline=4e9)
+    status = await process().get(asked)
+    assert (status.phase, status.message) == ("WAITING_FOR_RESOURCES", "waiting: No answer within 0.5 s.")
+
+
 # ---- the job goes away
 
 

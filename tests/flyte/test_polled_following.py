@@ -147,6 +147,21 @@ async def test_without_a_coordinator_the_archive_tells_and_until_then_it_runs(tm
     assert status.result.manifest_sha256 is not None
 
 
+@in_loop
+async def test_a_manifest_that_a_look_has_read_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with training(tmp_path) as (_, client):
+        asked = await create(request(client))
+        await client.wait(asked.capture_id)
+
+    async def again(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("sameshot.steps.finish.read_manifest", again)
+    assert (await looks(asked)).phase == "SUCCEEDED"
+
+
 @pytest.mark.parametrize(
     ("error", "phase"), [(Denied("not yours"), "FAILED"), (UnknownCapture("no"), "RETRYABLE_FAILED")]
 )
