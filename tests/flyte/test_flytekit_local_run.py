@@ -134,12 +134,13 @@ def test_a_job_that_is_not_there_may_be_skipped_and_that_is_said(job: LiveJob, h
 def test_a_users_file_runs_as_users_run_it(job: LiveJob, tmp_path: Path) -> None:
     before, results = captures(job), tmp_path / "results"
     shutil.copy(EXAMPLE, tmp_path)
+    home = os.environ | {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [
             Path(sys.executable).with_name("pyflyte"), "run", EXAMPLE.name, "profile_on_demand",
             "--address", job.local.address, "--results", results, "--duration", "500ms",
         ],
-        cwd=tmp_path, env=os.environ | {"HOME": str(tmp_path)}, capture_output=True, text=True, timeout=300,
+        cwd=tmp_path, env=home, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (view,) = (view for capture_id, view in captures(job).items() if capture_id not in before)

@@ -51,9 +51,9 @@ class Package:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of somebody with a home of their own and no configuration of Flyte."""
+    """Of somebody with a home of their own, where flytekit may leave what it leaves, and no configuration of Flyte."""
     told = {name: value for name, value in os.environ.items() if not name.startswith("FLYTE")}
-    return told | {"HOME": str(folder)}
+    return told | {"HOME": str(folder), "TMPDIR": str(folder)}
 
 
 @pytest.fixture(scope="module")
