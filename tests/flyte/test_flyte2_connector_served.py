@@ -220,6 +220,7 @@ def test_the_registered_capture_names_its_type_its_inputs_and_no_cache(flyte: Fl
     template = flyte.spec(archive_base_url=ARCHIVE)["taskTemplate"]
     assert template["type"] == "sameshot_capture"
     assert template["custom"] == {"archive_base_url": ARCHIVE}
+    assert flyte.spec()["taskTemplate"]["custom"], "the back end starts nothing of a task without a custom part"
     assert template["metadata"]["retries"] == {"retries": 2}
     assert not template["metadata"].get("discoverable", False)
     assert flyte.spec(retries=5)["taskTemplate"]["metadata"]["retries"] == {"retries": 5}

@@ -86,7 +86,9 @@ class SameshotCapture(AsyncConnectorExecutorMixin, TaskTemplate[..., Capture, An
         )
 
     def custom_config(self, sctx: SerializationContext) -> dict[str, str]:
-        return {ARCHIVE_BASE_URL: self.archive_base_url} if self.archive_base_url else {}
+        """Never empty. The SDK leaves an empty one out, and without one the back end never calls the connector (flyte
+        2.0.43, webapi/connector/plugin.go: `Create` reads a connection from it, or fails: "nil Struct Object")."""
+        return {ARCHIVE_BASE_URL: self.archive_base_url}
 
 
 capture = SameshotCapture(name=TASK_TYPE)
