@@ -7,12 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import msgspec
 import pytest
 
 from sameshot.client.local import JobInfo, write_job_file
 from sameshot.coordinator.book import Book
-from sameshot.errors import Denied, JobBusy, RequestKeyConflict, SameshotError, StorageError, UnknownCapture
+from sameshot.errors import (
+    Denied,
+    JobBusy,
+    NoSuchJob,
+    RequestKeyConflict,
+    SameshotError,
+    StorageError,
+    UnknownCapture,
+)
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, TargetState
 from sameshot.steps.request import Action
 from sameshot_flyte import polled
@@ -331,7 +340,7 @@ async def test_at_the_deadline_what_was_waited_for_in_vain_is_named_and_nothing_
     [
         (RequestKeyConflict("the same key, another spec"), "FAILED"),
         (Denied("not yours"), "FAILED"),
-        (SameshotError("broken"), "RETRYABLE_FAILED"),
+        (NoSuchJob("no such workers"), "RETRYABLE_FAILED"),
     ],
 )
 @in_loop
@@ -359,7 +368,11 @@ async def test_inputs_that_can_not_be_read_are_settled_for_good() -> None:
 # ---- silence
 
 
-@pytest.mark.parametrize("trouble", [StorageError("503 of the archive"), SILENCE], ids=["archive", "silence"])
+@pytest.mark.parametrize(
+    "trouble",
+    [StorageError("503 of the archive"), grpc.StatusCode.INTERNAL, SILENCE],
+    ids=["archive", "proxy", "silence"],
+)
 @in_loop
 async def test_silence_is_asked_again_for_a_while_and_worth_a_retry_then(trouble: object, hurried: None) -> None:
     async with canned(GetCapture=trouble) as coordinator:

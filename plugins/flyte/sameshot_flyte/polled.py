@@ -114,7 +114,7 @@ async def create(request: CaptureRequest, *, now: Callable[[], float] = time.tim
         action = action_for(request, error)
         if action is Action.SKIP:
             return msgspec.structs.replace(asked, settled=skipped(request, error))
-        if action is Action.WAIT or (isinstance(error, TryAgain) and not isinstance(error, JobBusy)):
+        if action is Action.WAIT or _says_nothing(error):
             return asked
         return _settled(asked, error)
     return _of(asked, view)
@@ -207,15 +207,17 @@ class Polled:
                 view = await _begun(asked, ends)
             if view is None:
                 raise await _obstacle(asked)
-        except (NoSuchJob, TryAgain) as error:
-            return self._without(asked, error)
+        except SameshotError as error:
+            if isinstance(error, NoSuchJob | TryAgain) or _says_nothing(error):
+                return self._without(asked, error)
+            raise
         self._silent.forget(_name(asked))
         return view
 
     def _without(self, asked: Asked, error: SameshotError) -> Status:
         """There is no capture, and this is why."""
         request, late = asked.request, self._now() >= asked.deadline
-        action, silence = action_for(request, error), not isinstance(error, NoSuchJob | JobBusy | DeadlinePassed)
+        action, silence = action_for(request, error), _says_nothing(error)
         if not silence:
             self._silent.forget(_name(asked))
         if action is Action.SKIP:
@@ -278,16 +280,22 @@ class Polled:
                 self._cancelled.put(view.capture_id, True)
             if is_over(view) or (view.state.terminal and self._overdue(asked)):
                 return await self._over(asked, view, ends)
-            trouble = f"It is {view.state.value}{', and not published' if view.state.terminal else ''}. {view.note}"
+            if view.state.terminal:
+                words = (
+                    f"{_late(asked)}: capture {view.capture_id} is {view.state.value}, and not published. {view.note}"
+                )
+                return Status(Phase.RUNNING, shortened(words.strip(), _WORDS), manifest_uri=asked.manifest_uri)
+            trouble = f"It is {view.state.value}. {view.note}"
         return self._waits(asked, trouble)
 
     def _waits(self, asked: Asked, trouble: str) -> Status:
         """Until somebody says how it stands, or confirms the cancel that is due; not without end."""
-        late = f"Not done within {asked.request.timeout_s:g} s"
         if self._overdue(asked):
-            words = f"{late}, and nobody confirms the end of capture {asked.capture_id}. {trouble}"
+            words = f"{_late(asked)}, and nobody confirms the end of capture {asked.capture_id}. {trouble}"
             return _failed(asked, TryAgain.exit_code, words.strip())
-        words = f"{late}, so capture {asked.capture_id} is cancelled." if self._now() >= asked.deadline else "waiting:"
+        words = "waiting:"
+        if self._now() >= asked.deadline:
+            words = f"{_late(asked)}, so capture {asked.capture_id} is being cancelled."
         words = shortened(f"{words} {trouble}".strip(), _WORDS)
         return Status(Phase.RUNNING, words, manifest_uri=asked.manifest_uri)
 
@@ -400,6 +408,18 @@ def _of(asked: Asked, view: CaptureView) -> Asked:
 
 def _name(asked: Asked) -> str:
     return f"{asked.request.request_key} {asked.since}"
+
+
+def _says_nothing(error: SameshotError) -> bool:
+    """Of the capture or its job: nobody answered, or not somebody who knew; what is none of our errors was said by a
+    proxy, or by a coordinator that was just being ended."""
+    return type(error) is SameshotError or (
+        isinstance(error, TryAgain) and not isinstance(error, JobBusy | DeadlinePassed)
+    )
+
+
+def _late(asked: Asked) -> str:
+    return f"Not done within {asked.request.timeout_s:g} s"
 
 
 def _settled(asked: Asked, error: SameshotError) -> Asked:
