@@ -26,7 +26,7 @@ import sys
 
 import flyte
 
-from sameshot_flyte.flyte2 import SameshotCapture, SameshotConnector, capture, capture_env
+from sameshot_flyte.flyte2 import SameshotConnector, capture, capture_env, connector
 
 env = flyte.TaskEnvironment("mine", depends_on=[capture_env])
 LONG = {"duration": "10s", "warmup": "5s", "activities": "cpu"}
@@ -73,10 +73,18 @@ if __name__ == "__main__":
     async def main():
         await context.run.aio(capture, address=address, **LONG)
 
-    if how == "sync":
-        context.run(capture, address=address, **LONG)
-    else:
+    if how == "unanswered":
+        begin = connector.create_from
+
+        async def lost(*args, **more):
+            await begin(*args, **more)
+            await asyncio.sleep(60)
+
+        connector.create_from = lost
+    if how == "asyncio":
         asyncio.run(main())
+    else:
+        context.run(capture, address=address, **LONG)
 """
 
 
@@ -171,7 +179,7 @@ def test_a_task_that_is_cancelled_cancels_its_capture(job: LiveJob, known: set[s
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("how", ["sync", "asyncio"])
+@pytest.mark.parametrize("how", ["sync", "asyncio", "unanswered"])
 def test_ctrl_c_cancels_the_capture(job: LiveJob, known: set[str], user: User, name: str, how: str) -> None:
     argv = [str(python()), "mine.py", how, job.local.address, str(user.folder / "raw"), name]
     process = subprocess.Popen(argv, cwd=user.work, env=user.environment)
