@@ -212,6 +212,21 @@ def test_what_failed_is_not_remembered(captured: Captured) -> None:
     assert analyze_rank(**captured.inputs, shard="1/4") == "1/4"
 
 
+def test_a_local_map_is_remembered_with_the_ranks_it_lost_until_the_cache_is_overwritten(
+    captured: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = captured.manifest.parent / "rank1.json.gz"
+    whole = trace.read_bytes()
+    captured.damage(1)
+    mapped(**captured.inputs, shards=SHARDS, min_ranks=3)
+    trace.write_bytes(whole)
+    assert (
+        mapped(**captured.inputs, shards=SHARDS, min_ranks=3).analysis.analysed == 3
+    )  # flytekit's; a back end maps it
+    monkeypatch.setenv("FLYTE_LOCAL_CACHE_OVERWRITE", "true")
+    assert mapped(**captured.inputs, shards=SHARDS, min_ranks=3).analysis.analysed == 4
+
+
 def test_a_comparison_is_made_anew_as_the_history_has_gone_on(captured: Captured, here: Path) -> None:
     for _ in range(2):
         compare(**captured.inputs, threshold=0.1)

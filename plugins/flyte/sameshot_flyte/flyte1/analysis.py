@@ -6,7 +6,9 @@
 All but `compare` are cached, by the manifest's digest, where results lie, what is wished for, and the version of
 sameshot; `manifest_uri` is no part of the key, so a capture that was moved is known again. What a hit gives are the
 outputs of the first time. Where the results, or the files that Flyte kept of the outputs, were deleted since, overwrite
-the cache (`--overwrite-cache` of `pyflyte run`, `overwrite_cache` of a launch plan), or name another place for results.
+the cache (`--overwrite-cache` of `pyflyte run`, `overwrite_cache` of a launch plan, `FLYTE_LOCAL_CACHE_OVERWRITE=true`
+for local runs), or name another place for results. Flyte caches each rank of a map; flytekit's local run caches the map
+as a whole, with the ranks that failed in it, so there a rank that was mended is analysed once the cache is overwritten.
 `compare` depends on the history, which is no input, so it is not cached.
 
 Errors that another attempt may mend are raised as recoverable; Flyte repeats them `retries` times, and no others.
