@@ -220,9 +220,7 @@ def test_a_local_map_is_remembered_with_the_ranks_it_lost_until_the_cache_is_ove
     captured.damage(1)
     mapped(**captured.inputs, shards=SHARDS, min_ranks=3)
     trace.write_bytes(whole)
-    assert (
-        mapped(**captured.inputs, shards=SHARDS, min_ranks=3).analysis.analysed == 3
-    )  # flytekit's; a back end maps it
+    assert mapped(**captured.inputs, shards=SHARDS, min_ranks=3).analysis.analysed == 3
     monkeypatch.setenv("FLYTE_LOCAL_CACHE_OVERWRITE", "true")
     assert mapped(**captured.inputs, shards=SHARDS, min_ranks=3).analysis.analysed == 4
 
