@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
+from polled_lab import Clock, asking, captures, looks, process
 
 from sameshot.client.local import JobInfo, write_job_file
 from sameshot.coordinator.book import Book
@@ -30,7 +31,6 @@ from sameshot_flyte.polled import CLOCKS_DIFFER_S, PATIENCE_S, create, create_fr
 from support.canned_coordinator import SILENCE, canned
 from support.coordination import coordinating, in_loop, until, until_view
 from support.fake_agent import JOB, FakeAgent, deliver, failing, stay, worker
-from support.polled_lab import Clock, asking, captures, looks, process
 from support.step_requests import request, training
 
 OTHERS = CaptureSpec(duration_ms=1000, start_delay_ms=600_000)

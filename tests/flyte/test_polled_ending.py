@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from polled_lab import Clock, asking, captures, looks, process
 
 from sameshot.api.views import CaptureView
 from sameshot.client import AsyncClient
@@ -22,7 +23,6 @@ from sameshot_flyte.polled import create, delete
 from support.canned_coordinator import SILENCE, canned
 from support.coordination import JumpClock, in_loop, until, until_view
 from support.fake_agent import JOB, FakeAgent, deliver, failing, stay, worker
-from support.polled_lab import Clock, asking, captures, looks, process
 from support.s3 import s3_environment
 from support.silent_network import network_to
 from support.step_requests import request, training

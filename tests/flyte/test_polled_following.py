@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from polled_lab import Clock, asking, looks, process
 
 from sameshot.api.views import CaptureView
 from sameshot.errors import AlreadyExists, Denied, StorageError, UnknownCapture
@@ -21,7 +22,6 @@ from sameshot_flyte.polled import PATIENCE_S, Polled, create
 from support.canned_coordinator import canned
 from support.coordination import in_loop, until, until_view
 from support.fake_agent import JOB, deliver, failing, stay
-from support.polled_lab import Clock, asking, looks, process
 from support.step_requests import by_rank, request, training
 
 LOST = "0" * 32
