@@ -14,7 +14,7 @@ ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# flytekit and the SDK of Flyte 2 exclude each other, so the latter has an environment of its own beside the first.
+# The SDK of Flyte 2 has an environment of its own: where flytekit is, too, sameshot_flyte is flytekit's face.
 FLYTE2 := $(VENV)-flyte2
 FLYTE2_READY := $(FLYTE2)/.ready
 # With ARGS that choose tests of one kind only, pytest says of the other kind that there are none (exit code 5).
