@@ -25,6 +25,7 @@ from sameshot_flyte.phases import NOT_BEGUN, UNDER_WAY, Phase, ended, refused
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "flyte.md").read_text()
+PROSE = " ".join(PAGE.split())
 README = (ROOT / "README.md").read_text()
 EXAMPLES = ROOT / "plugins" / "flyte" / "examples"
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -121,10 +122,10 @@ def test_numbers_are_those_of_the_code() -> None:
     create = polled._BEGIN_S + polled._LAST_WORD_S
     delete = polled._CANCEL_S + ANSWER_S  # the archive is asked, too
     assert max(create, polled._GET_S, delete) == 8.5
-    assert "A call of ours ends within 8.5 s" in PAGE
+    assert "A call of ours ends within 8.5 s" in PROSE
     assert (polled.PATIENCE_S, CANCEL_ALLOWANCE_S) == (30, 30)
-    assert "Where none has begun for 30 s" in PAGE
-    assert "has 30 s to be confirmed" in PAGE
+    assert "Where none has begun for 30 s" in PROSE
+    assert "has 30 s to be confirmed" in PROSE
 
 
 def test_settings_of_tasks_are_those_of_the_code() -> None:
@@ -132,13 +133,13 @@ def test_settings_of_tasks_are_those_of_the_code() -> None:
     from sameshot.steps.places import MOST_SHARDS
     from sameshot_flyte.flyte1 import task, workflow
 
-    assert f"`retries` say ({task.RETRIES}, so three attempts)" in PAGE
-    assert f"how many ranks are read at once ({workflow.CONCURRENCY})" in PAGE
-    assert f"`min_success_ratio` is one of {MOST_SHARDS}" in PAGE
+    assert f"`retries` say ({task.RETRIES}, so three attempts)" in PROSE
+    assert f"how many ranks are read at once ({workflow.CONCURRENCY})" in PROSE
+    assert f"`min_success_ratio` is one of {MOST_SHARDS}" in PROSE
     (row,) = (row for row in table("## The two faces") if row[0] == "retries of the analysis")
     assert row[1] == str(analysis.RETRIES)
     assert (analysis.REQUESTS.cpu, analysis.REQUESTS.mem, analysis.LIMITS.mem) == ("1", "1Gi", "1Gi")
-    assert "a task asks for 1 CPU and 1 GiB" in PAGE
+    assert "a task asks for 1 CPU and 1 GiB" in PROSE
 
 
 # -- names, files, links
@@ -261,7 +262,7 @@ def test_pyflyte_knows_the_commands_and_their_options(tmp_path: Path) -> None:
     )
     assert seen == {"run profile_on_demand", "run analyze", "run profile_bert_nightly", "package"}
     for words in (("serve", "connector"), ("launchplan",), ("execution",), ("register",), ("run", "remote-launchplan")):
-        assert f"pyflyte {' '.join(words)}" in " ".join(PAGE.split()) or words[0] == "run"
+        assert f"pyflyte {' '.join(words)}" in PROSE or words[0] == "run"
         told(*words)
     assert "--activate-launchplans" in told("register")
 
