@@ -205,6 +205,8 @@ def test_each_example_of_flytekit_is_a_module_of_tasks(
     from flytekit.core.context_manager import FlyteEntities
     from flytekit.core.workflow import WorkflowBase
 
+    from sameshot_flyte import SameshotCapture
+
     monkeypatch.setattr(FlyteEntities, "entities", [*FlyteEntities.entities])
     monkeypatch.setattr(LaunchPlan, "CACHE", {**LaunchPlan.CACHE})
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -213,7 +215,8 @@ def test_each_example_of_flytekit_is_a_module_of_tasks(
     (tmp_path / f"{name}.py").write_text(OF_FLYTEKIT[at])
     try:
         module = importlib.import_module(name)
-        made = [each for each in vars(module).values() if isinstance(each, WorkflowBase | LaunchPlan)]
+        kinds = (WorkflowBase, LaunchPlan, SameshotCapture)
+        made = [each for each in vars(module).values() if isinstance(each, kinds)]
         assert made
         for each in made:
             if isinstance(each, WorkflowBase) and each.name.startswith(name):
