@@ -80,6 +80,19 @@ def test_missing_ranks_are_exit_code_3_unless_the_others_are_enough(
     assert (code, told["exit_code"], told["missing"]) == (0, 0, "1")
 
 
+def test_reduce_is_told_the_fetch_pattern_and_which_shards_were_analysed(tmp_path: Path) -> None:
+    reduce = ("reduce", capture(tmp_path), "--results", tmp_path / "results")
+    code, told = step(*reduce, "--analysed=0/4, 2/4", "--fetch-pattern=next", result=tmp_path / "r.json")
+    assert (code, told["missing"]) == (3, "1, 3")
+    code, told = step(*reduce, "--min-ranks", 2, "--fetch-pattern=next", "--analysed=", result=tmp_path / "r.json")
+    assert (code, told["missing"]) == (0, "1, 3")
+    code, told = step(*reduce, "--min-ranks", 2, "--fetch-pattern=", result=tmp_path / "r.json")
+    assert (code, told["error"]) == (4, "VerificationFailed")
+    assert "'next'" in told["message"]
+    code, told = step(*reduce, "--analysed=all", result=tmp_path / "r.json")
+    assert (code, told["error"]) == (2, "UsageError")
+
+
 def test_an_error_is_in_the_result_file_too(tmp_path: Path) -> None:
     manifest, results = capture(tmp_path), tmp_path / "results"
     code, told = step("reduce", manifest, "--results", results, result=tmp_path / "r.json")

@@ -227,7 +227,8 @@ def test_the_report_says_why_a_rank_could_not_be_analysed(tmp_path: Path) -> Non
     found = reduce(str(manifest), str(results), min_ranks=3)
     assert (found.exit_code, found.missing) == (0, "1")
     (detail,) = not_analysed(found).values()
-    assert re.search(r"could not be analysed \(.*rank1.json.gz.*shard 1/4 again", detail)
+    assert re.search(r"could not be analysed \(.*rank1.json.gz.*Once that is mended, run .* shard 1/4 again", detail)
+    assert re.search(r"not analysed: rank 1 \(The trace of rank 1.*once that is mended, run its", found.message)
     trace.write_bytes(whole)
     analyze_rank(str(manifest), "1/4", str(results))
     assert not_analysed(reduce(str(manifest), str(results))) == {}, "an old error says nothing of a new summary"
@@ -330,12 +331,107 @@ def test_the_tables_of_one_rank_do_not_pass_for_those_of_another(tmp_path: Path)
     assert "other tables than its summary states" in detail
 
 
-def test_ranks_that_were_analysed_differently_are_not_joined(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "missing", "says"),
+    [
+        (None, "1, 3", "was analysed with .*'next_batch', not with .*DataLoader. Run .* shard 1/2 again"),
+        ("next_batch", "0, 2", "was analysed with .*DataLoader, not with .*'next_batch'. Run .* shard 0/2 again"),
+    ],
+)
+def test_only_ranks_that_were_analysed_with_the_fetch_pattern_of_the_report_are_in_it(
+    tmp_path: Path, pattern: str | None, missing: str, says: str
+) -> None:
     manifest, results = gloo(tmp_path), str(tmp_path / "results")
     analyze_rank(str(manifest), "0/2", results)
     analyze_rank(str(manifest), "1/2", results, fetch_pattern="next_batch")
-    with pytest.raises(VerificationFailed, match=r"rank 1 .*fetch pattern 'next_batch'.*shard 1/2"):
-        reduce(str(manifest), results)
+    found = reduce(str(manifest), results, fetch_pattern=pattern)
+    assert (found.exit_code, found.analysed, found.missing) == (3, 2, missing)
+    assert all(re.search(says, detail) for detail in not_analysed(found).values())
+    with pytest.raises(VerificationFailed, match=r"analysed with .*, not with the fetch pattern 'other'"):
+        reduce(str(manifest), results, fetch_pattern="other")
+
+
+# -- what a cache says was analysed, and is not there
+
+
+def first_shards(count: int = 4) -> list[str]:
+    return [f"{i}/4" for i in range(count)]
+
+
+def test_ranks_that_are_known_to_be_analysed_and_are_gone_are_analysed_by_reduce(tmp_path: Path) -> None:
+    manifest = gloo(tmp_path)
+    first = fanned_out(manifest, tmp_path / "first", ("0/2", "1/2"))
+    found = reduce(str(manifest), str(tmp_path / "gone"), analysed=["1/2", "0/2"])
+    assert summary_of(found) == summary_of(first)
+    tables = [tables_of(path_of(each.report_uri).parent / "tables") for each in (first, found)]
+    assert tables[0] == tables[1]
+    assert not_analysed(found) == {}
+    again = reduce(str(manifest), str(tmp_path / "gone"))
+    assert summary_of(again) == summary_of(first), "what was analysed there is kept"
+
+
+def test_only_what_is_gone_of_the_shards_that_came_back_is_analysed_by_reduce(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), tmp_path / "results"
+    folder = path_of(analyze_rank(str(manifest), "0/4", str(results)).summaries_uri)
+    there = (folder / "0.json").stat().st_mtime_ns
+    told: list[tuple[int, int, str]] = []
+    found = reduce(str(manifest), str(results), analysed=first_shards(3), progress=lambda *args: told.append(args))
+    assert (found.exit_code, found.missing) == (3, "3"), "shard 3/4 did not come back: its rank is missed"
+    assert told == [(1, 4, "node-0/main/0"), (2, 4, "node-0/main/1"), (3, 4, "node-1/main/0")]
+    assert (folder / "0.json").stat().st_mtime_ns == there
+    (folder / "1.tables").write_bytes(b"damaged")
+    assert reduce(str(manifest), str(results), analysed=["1/4"]).missing == "3"
+
+
+def test_ranks_that_were_analysed_with_another_fetch_pattern_since_are_analysed_anew(tmp_path: Path) -> None:
+    """As of a cache that knows them, and of a run with the other pattern in between."""
+    manifest, results = gloo(tmp_path), tmp_path / "results"
+    first = summary_of(fanned_out(manifest, results, ("0/4", "1/4", "2/4", "3/4")))
+    for shard in first_shards():
+        analyze_rank(str(manifest), shard, str(results), fetch_pattern="gloo:all_reduce")
+    other = summary_of(reduce(str(manifest), str(results), fetch_pattern="gloo:all_reduce"))
+    assert other != first, "the pattern makes a difference"
+    assert summary_of(reduce(str(manifest), str(results), analysed=first_shards())) == first
+    again = reduce(str(manifest), str(results), analysed=first_shards(), fetch_pattern="gloo:all_reduce")
+    assert summary_of(again) == other
+
+
+def test_a_trace_that_reduce_can_not_analyse_takes_no_other_rank_along(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), str(tmp_path / "results")
+    for rank in range(4):
+        trace = manifest.parent / f"rank{rank}.json.gz"
+        trace.write_bytes(trace.read_bytes()[:-4] + b"\0\0\0\0")
+        if rank == 1:
+            found = reduce(str(manifest), results, analysed=first_shards())
+            assert (found.exit_code, found.missing) == (3, "0-1")
+            details = list(not_analysed(found).values())
+            assert [
+                re.search(r"rank(\d).json.gz.*Once that is mended, run .* shard (\d)/4", each)[0] for each in details
+            ]
+    shutil.rmtree(results)
+    with pytest.raises(VerificationFailed, match=r"rank 0 .*could not be analysed.*ranks 0-3.*Once that is mended"):
+        reduce(str(manifest), results, analysed=first_shards())
+
+
+def test_reduce_is_not_told_nonsense(tmp_path: Path) -> None:
+    manifest, results = gloo(tmp_path), tmp_path / "results"
+    with pytest.raises(UsageError, match="i/n"):
+        reduce(str(manifest), str(results), analysed=["all"])
+    with pytest.raises(UsageError, match="no regular expression"):
+        reduce(str(manifest), str(results), analysed=["0/1"], fetch_pattern="(")
+    assert not results.exists()
+
+
+def test_a_store_that_does_not_answer_is_no_lack_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("sameshot.steps.analyze")
+
+    def silent(*_: Any, **__: Any) -> Any:
+        raise StorageError("the archive does not answer")
+
+    monkeypatch.setattr(module, "map_targets", silent)
+    with pytest.raises(StorageError, match="does not answer"):
+        reduce(str(gloo(tmp_path)), str(tmp_path / "results"), analysed=["0/1"])
+    assert not list((tmp_path / "results").rglob("*.error"))
 
 
 @pytest.mark.parametrize(
@@ -461,6 +557,13 @@ def test_without_a_single_trace_there_is_nothing_to_analyse(tmp_path: Path) -> N
     ):
         with pytest.raises(CaptureFailed, match=r"rank 0 .*WORKER_EXITED"):
             call()
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_no_process_at_all_can_not_read_traces(tmp_path: Path, workers: int) -> None:
+    with pytest.raises(UsageError, match=f"workers is {workers}"):
+        analyze(str(gloo(tmp_path)), str(tmp_path / "results"), workers=workers)
     assert not (tmp_path / "results").exists()
 
 

@@ -3,6 +3,10 @@
     for shard in capture.shards: analyze_rank(manifest, shard, results_uri)    # on any machines, in any order, again
     reduce(manifest, results_uri)                                              # of all of them, or names who lacks
 
+What an engine keeps of tasks outlives what the tasks made: its cache says of a shard that it was analysed when the
+summaries were deleted, or made anew with another fetch pattern. So `reduce` is told the pattern and takes no other
+summaries, and told which shards `analyze_rank` came back with, it analyses itself what is not there of those.
+
 Both ways write the same below the capture's folder in `results_uri`: summary.json, report.html, tables/*.parquet, the
 ranks' summaries (for comparisons later), and a row of the series' history. Everything may be run again.
 """
@@ -11,7 +15,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +30,7 @@ from sameshot.manifest import Target
 from sameshot.steps.history import HistoryRow, append, headline_of, read, row_of
 from sameshot.steps.history.trend import trend
 from sameshot.steps.published import Published, hand_out, open_published
-from sameshot.steps.ranks import RankFolder
+from sameshot.steps.ranks import Lack, RankFolder
 from sameshot.steps.results import AnalysisResult, RankResult, fitted, ranges, shortened
 
 if TYPE_CHECKING:
@@ -65,11 +69,8 @@ def analyze_rank(
     for done, index in enumerate(mine, 1):
         target = targets[index]
         try:
-            for _, summary, part in _mapped(opened, [target], fetch_pattern):
-                folder.save([(index, summary, part)], shard=shard, fetch_pattern=fetch_pattern)
+            _map(opened, folder, index, target, shard, fetch_pattern)
         except SameshotError as error:
-            if not isinstance(error, TryAgain):
-                folder.note(index, str(error))
             if isinstance(error, TraceError) or target.target_id in str(error):
                 raise  # it names the rank, and where in its trace
             raise type(error)(f"Analysing {who(target)}: {error}") from error
@@ -93,6 +94,8 @@ def reduce(
     results_uri: str,
     *,
     expected_sha256: str | None = None,
+    fetch_pattern: str | None = None,
+    analysed: Sequence[str] = (),
     min_ranks: int | None = None,
     history: bool = True,
     image: str | None = None,
@@ -102,30 +105,50 @@ def reduce(
 ) -> AnalysisResult:
     """Make the job-wide summary and report of all ranks that were analysed by `analyze_rank`.
 
-    A rank whose summary is missing or damaged, because its task failed or was killed, counts as missing, like one
-    without a trace, and the report names it. `min_ranks`: so many analysed ranks are enough (None: all of the job);
-    with fewer the result's exit code is 3, and all is written all the same. `history`: add the capture's row to its
-    series, and the trend to the report. `image` and `commit` are kept with the row. `out`: a local folder for the same
-    summary.json, report.html and tables, for engines that take files.
+    A rank whose summary is missing or damaged, because its task failed or was killed, or was made with another
+    `fetch_pattern` than this one, counts as missing, like one without a trace, and the report names it. Except for the
+    shards in `analysed`, with which `analyze_rank` came back: what is not there of those is analysed here, one rank
+    after the other. `min_ranks`: so many analysed ranks are enough (None: all of the job); with fewer the result's exit
+    code is 3, and all is written all the same. `history`: add the capture's row to its series, and the trend to the
+    report. `image` and `commit` are kept with the row. `out`: a local folder for the same summary.json, report.html and
+    tables, for engines that take files.
 
-    Raises as `analyze_rank` does, and VerificationFailed where not a single rank was analysed, or some were with
-    another fetch pattern.
+    Raises as `analyze_rank` does (but a trace that can't be analysed here makes its rank a missing one), and
+    VerificationFailed where not a single rank was analysed.
     """
     _check(min_ranks)
+    for shard in analysed:
+        split(shard, 0)
     opened = open_published(manifest, results_uri, expected_sha256)
     targets = archived(opened.manifest)
     folder = RankFolder(opened.results, opened.manifest, targets)
-    stored, parts = folder.tables(folder.load())
-    folder.refuse_none(stored)
-    if progress is not None:
-        progress(len(stored.indices), len(targets), targets[stored.indices[-1]].target_id)
+    stored, parts = folder.tables(folder.load_made_with(fetch_pattern))
+    known = dict(zip(stored.indices, zip(stored.summaries, parts, strict=True), strict=True))
+    if progress is not None and known:
+        progress(len(known), len(targets), targets[stored.indices[-1]].target_id)
+    lacking = dict(stored.lacking)
+    gone = {index: shard for shard in analysed for index in split(shard, len(targets)) if index in lacking}
+    for index, shard in sorted(gone.items()):
+        try:
+            known[index] = _map(opened, folder, index, targets[index], shard, fetch_pattern)
+        except (TryAgain, UsageError):  # of no rank
+            raise
+        except SameshotError as error:
+            lacking[index] = folder.failed(index, str(error), shard)
+            continue
+        del lacking[index]
+        if progress is not None:
+            progress(len(known), len(targets), targets[index].target_id)
+    if not known:
+        raise folder.none(lacking)
+    found = [known[index] for index in sorted(known)]
     return _finish(
         opened,
         folder,
-        stored.summaries,
-        parts,
+        [summary for summary, _ in found],
+        [part for _, part in found],
         results_uri,
-        not_analysed={targets[index].target_id: lack.detail for index, lack in stored.lacking.items()},
+        lacking={targets[index].target_id: lack for index, lack in lacking.items()},
         min_ranks=min_ranks,
         history=history,
         image=image,
@@ -153,6 +176,8 @@ def analyze(
     `workers` processes read traces, as for `sameshot analyze`. Raises as both do.
     """
     _check(min_ranks)
+    if workers is not None and workers < 1:
+        raise UsageError(f"workers is {workers}; ask for at least one process, or leave it out.")
     opened = open_published(manifest, results_uri, expected_sha256)
     targets = archived(opened.manifest)
     mapped = map_manifest(
@@ -194,13 +219,21 @@ def _check(min_ranks: int | None) -> None:
         raise UsageError(f"min_ranks is {min_ranks}; ask for at least one rank, or leave it out for all.")
 
 
-def _mapped(
-    opened: Published, targets: Sequence[Target], fetch_pattern: str | None
-) -> Generator[tuple[Target, RankSummary, TablePart], None, None]:
-    found = map_targets(opened.storage, opened.key, targets, tables=Rounding.EXACT, fetch_pattern=fetch_pattern)
-    for target, summary, part in found:
+def _map(
+    opened: Published, folder: RankFolder, index: int, target: Target, shard: str, fetch_pattern: str | None
+) -> tuple[RankSummary, TablePart]:
+    """Analyse one target and keep what was found, or why it could not be."""
+    try:
+        ((_, summary, part),) = map_targets(
+            opened.storage, opened.key, [target], tables=Rounding.EXACT, fetch_pattern=fetch_pattern
+        )
         assert part is not None  # tables were asked for
-        yield target, summary, part
+        folder.save([(index, summary, part)], shard=shard, fetch_pattern=fetch_pattern)
+    except SameshotError as error:
+        if not isinstance(error, TryAgain | UsageError):
+            folder.note(index, str(error))
+        raise
+    return summary, part
 
 
 def _finish(
@@ -215,11 +248,12 @@ def _finish(
     image: str | None,
     commit: str | None,
     out: Path | None,
-    not_analysed: Mapping[str, str] | None = None,
+    lacking: Mapping[str, Lack] | None = None,
 ) -> AnalysisResult:
     """The row of history comes last: what it points at is there then. Whatever the history's trouble, the report is
     written first."""
-    summary = reduce_ranks(opened.manifest, ranks, location=opened.uri, not_analysed=not_analysed)
+    why = {target: lack.detail for target, lack in (lacking or {}).items()}
+    summary = reduce_ranks(opened.manifest, ranks, location=opened.uri, not_analysed=why)
     report = opened.results.uri("report.html")
     row = row_of(summary, opened.manifest, report_uri=report, image=image, commit=commit)
     said, trouble = "", None
@@ -240,7 +274,7 @@ def _finish(
     if trouble is not None:
         raise trouble
     history_uri = append(results_uri, row) if history else ""
-    exit_code, message = enough(summary, min_ranks)
+    exit_code, message = enough(summary, min_ranks, lacking or {})
     capture = opened.manifest.capture
     return fitted(
         AnalysisResult(
@@ -265,17 +299,21 @@ def _finish(
     )
 
 
-def enough(summary: Summary, min_ranks: int | None) -> tuple[int, str]:
-    """Exit code and sentence: are these ranks enough for who asked for `min_ranks` (None: for all)? Pure."""
+def enough(summary: Summary, min_ranks: int | None, lacking: Mapping[str, Lack]) -> tuple[int, str]:
+    """Exit code and sentence: are these ranks enough for who asked for `min_ranks` (None: for all)? `lacking`: why
+    targets that have a trace were not analysed. Pure."""
     if not summary.missing:
         return 0, f"All {count(summary.expected_ranks, 'rank')} analysed."
     named = list(zip(summary.missing_ranks, summary.missing, strict=True))
     failed = [f"{name} ({each.reason})" for name, each in named if each.reason != NOT_ANALYSED]
     unread = [name for name, each in named if each.reason == NOT_ANALYSED]
+    reason = next(
+        (f"{shortened(lack.reason, 90)}; once that is mended, " for lack in lacking.values() if lack.reason), ""
+    )
     have = f"{summary.analysed_ranks} of {count(summary.expected_ranks, 'rank')} analysed"
     without = "; ".join(
         [
-            *([f"not analysed: {some_of(unread)} (run its analyze_rank again)"] if unread else []),
+            *([f"not analysed: {some_of(unread)} ({reason}run its analyze_rank again)"] if unread else []),
             *([f"without a verified trace: {some_of(failed)}"] if failed else []),
         ]
     )

@@ -214,10 +214,7 @@ def _side(found: _Found, progress: Progress | None, *, partial: bool, like: str 
 
 def _stored(found: _Found) -> Stored | None:
     """None: not a sound one is there. Of those that lack the traces say the same, if they are there."""
-    try:
-        stored = RankFolder(found.results, found.manifest, archived(found.manifest)).load()
-    except VerificationFailed:  # mapped in several ways
-        return None
+    stored = RankFolder(found.results, found.manifest, archived(found.manifest)).load()
     return stored if stored.indices else None
 
 

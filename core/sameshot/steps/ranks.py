@@ -8,13 +8,16 @@
 `index` counts the archived targets in the manifest's order. Files of another manifest lie in another folder, so what is
 stale is never read. Each file says which manifest and target it belongs to and the sha256 of what it holds: a damaged
 or misplaced one is found out. (Whoever may write results could still forge one: it proves nothing of who wrote it.)
+Each says with which fetch pattern it was made, too; with another one it is made anew, in the same place, so that
+whoever compares finds the latest without knowing the pattern.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -50,14 +53,24 @@ class RankFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lack(NamedTuple):
-    """Why a rank that has a trace is not there: in words, with what to do."""
+    """Why a rank that has a trace is not there: in words, with what to do.
+
+    `reason`: its analysis was tried and failed for this, so that another try helps only once that is mended. Empty:
+    nobody has said.
+    """
 
     problem: str
     shards: str  # to run again
+    reason: str = ""
+
+    @property
+    def advice(self) -> str:
+        again = f"un analyze_rank with shard {self.shards} again."
+        return f"Once that is mended, r{again}" if self.reason else f"R{again}"
 
     @property
     def detail(self) -> str:
-        return f"Its trace is in the manifest, but it {self.problem}. Run analyze_rank with shard {self.shards} again."
+        return f"Its trace is in the manifest, but it {self.problem}. {self.advice}"
 
 
 class Stored(NamedTuple):
@@ -72,6 +85,14 @@ class Stored(NamedTuple):
     indices: list[int]
     lacking: dict[int, Lack]
     fetch_pattern: str | None
+
+
+class _Read(NamedTuple):
+    """The sound summaries, by index, why the others are none, and of which of these there is not even a file."""
+
+    known: dict[int, tuple[RankFile, RankSummary]]
+    refused: dict[int, _Refused]
+    absent: list[int]
 
 
 class _Refused(Exception):
@@ -129,10 +150,17 @@ class RankFolder:
         self._folder.put("manifest.json", encode(self._manifest))
 
     def load(self) -> Stored:
-        """What is there. A rank that is missing, damaged, or of another capture is lacking: no number of it is used.
+        """What is there, made with the fetch pattern that most have; ranks made with another are lacking, too."""
+        read = self._read()
+        patterns = Counter(found.fetch_pattern for found, _ in read.known.values())
+        return self._stored(read, patterns.most_common(1)[0][0] if patterns else None)
 
-        Raises VerificationFailed where some ranks were mapped otherwise than others.
-        """
+    def load_made_with(self, fetch_pattern: str | None) -> Stored:
+        """What is there and was made with this fetch pattern. A rank that is missing, damaged, or of another capture is
+        lacking: no number of it is used. So is one that was made with another pattern."""
+        return self._stored(self._read(), fetch_pattern)
+
+    def _read(self) -> _Read:
         raw = self._folder.get_all([f"{index}.json" for index in range(len(self._targets))])
         known: dict[int, tuple[RankFile, RankSummary]] = {}
         refused: dict[int, _Refused] = {}
@@ -144,28 +172,33 @@ class RankFolder:
                 known[index] = found, self._summary(index, found)
             except _Refused as problem:
                 refused[index] = problem
-        patterns = {index: found.fetch_pattern for index, (found, _) in known.items()}
-        first = next(iter(patterns.values()), None)
-        for index, pattern in patterns.items():
-            if pattern != first:
-                raise self._again(
-                    index,
-                    known[index][0].shard,
-                    f"was mapped with the fetch pattern {pattern!r}, others with {first!r}",
-                )
-        like = next((found.shard for found, _ in known.values()), None)
-        told = self._told([index for index, data in enumerate(raw) if data is None])
+        return _Read(known, refused, [index for index, data in enumerate(raw) if data is None])
+
+    def _stored(self, read: _Read, fetch_pattern: str | None) -> Stored:
+        known = {index: each for index, each in read.known.items() if each[0].fetch_pattern == fetch_pattern}
+        refused = dict(read.refused)
+        for index in read.known.keys() - known.keys():
+            found = read.known[index][0]
+            problem = f"was analysed with {_pattern(found.fetch_pattern)}, not with {_pattern(fetch_pattern)}"
+            refused[index] = _Refused(problem, found.shard)
+        like = next((found.shard for found, _ in read.known.values()), None)
         lacking = {
-            index: Lack(told.get(index, problem.problem), self._shards([index], problem.shard or like))
-            for index, problem in refused.items()
+            index: Lack(refused[index].problem, self._shards([index], refused[index].shard or like))
+            for index in sorted(refused)
         }
+        told = {index: self.failed(index, problem, like) for index, problem in self._told(read.absent).items()}
         return Stored(
             [summary for _, summary in known.values()],
             [found.tables_sha256 for found, _ in known.values()],
             list(known),
-            lacking,
-            first,
+            lacking | told,
+            fetch_pattern,
         )
+
+    def failed(self, index: int, problem: str, like: str | None = None) -> Lack:
+        """Of a rank whose analysis was tried, and failed for this; `like` is a shard as ranks are split into."""
+        reason = shortened(problem)
+        return Lack(f"could not be analysed ({reason})", self._shards([index], like), reason)
 
     def tables(self, stored: Stored) -> tuple[Stored, list[TablePart]]:
         """The tables' parts of what `load` returned; ranks whose tables are missing or damaged are lacking, too."""
@@ -188,17 +221,15 @@ class RankFolder:
             stored.fetch_pattern,
         ), list(parts.values())
 
-    def refuse_none(self, stored: Stored) -> None:
-        """Raises VerificationFailed where not a single rank is there."""
-        if stored.indices:
-            return
-        missing = list(stored.lacking)
-        lack = stored.lacking[missing[0]]
+    def none(self, lacking: Mapping[int, Lack]) -> VerificationFailed:
+        """The error where not a single rank is there."""
+        missing = list(lacking)
+        lack = lacking[missing[0]]
         names = ranges(rank for index in missing if (rank := self._targets[index].identity.rank) is not None)
-        raise VerificationFailed(
+        return VerificationFailed(
             f"{who(self._targets[missing[0]])} of capture {self._manifest.capture.capture_id} {lack.problem}, and of "
-            f"{count(len(missing), 'rank')} (ranks {names}) there is no sound summary in {self.uri}. Run analyze_rank "
-            f"with shard {self._shards(missing, None)} again."
+            f"{count(len(missing), 'rank')} (ranks {names}) there is no sound summary in {self.uri}. "
+            f"{lack._replace(shards=self._shards(missing, None)).advice}"
         )
 
     def note(self, index: int, problem: str) -> None:
@@ -209,11 +240,7 @@ class RankFolder:
     def _told(self, indices: list[int]) -> dict[int, str]:
         """What `note` kept of these ranks."""
         raw = self._folder.get_all([f"{index}.error" for index in indices])
-        return {
-            index: f"could not be analysed ({shortened(data.decode(errors='replace'))})"
-            for index, data in zip(indices, raw, strict=True)
-            if data
-        }
+        return {index: data.decode(errors="replace") for index, data in zip(indices, raw, strict=True) if data}
 
     def _file(self, index: int, data: bytes) -> RankFile:
         """Raises _Refused, as `_summary` does."""
@@ -246,17 +273,17 @@ class RankFolder:
             raise _Refused("has the summary of another trace", found.shard)
         return summary
 
-    def _again(self, index: int, shard: str | None, problem: str) -> VerificationFailed:
-        return VerificationFailed(
-            f"{who(self._targets[index])} of capture {self._manifest.capture.capture_id} {problem} "
-            f"({self._folder.uri(str(index))}.json). Run analyze_rank with shard {self._shards([index], shard)} again."
-        )
-
     def _shards(self, indices: Sequence[int], like: str | None) -> str:
         """Which shards these are in, where ranks are split as for the shard `like`, else as `places.shards` does."""
         n = int(like.partition("/")[2]) if like is not None else len(shards(len(self._targets)))
         found = sorted({index % n for index in indices})
         return ", ".join(f"{i}/{n}" for i in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
+
+
+def _pattern(fetch_pattern: str | None) -> str:
+    return (
+        "the fetch pattern of torch's DataLoader" if fetch_pattern is None else f"the fetch pattern {fetch_pattern!r}"
+    )
 
 
 def _part(data: bytes | None, sha256: str) -> TablePart:

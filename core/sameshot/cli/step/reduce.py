@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from sameshot.cli.step.frame import ResultDirOption, ResultOption, reporting
@@ -10,6 +12,7 @@ from sameshot.cli.step.published import (
     KEPT,
     CommitOption,
     ExpectedOption,
+    FetchOption,
     HistoryOption,
     ImageOption,
     ManifestArgument,
@@ -35,6 +38,15 @@ def reduce(
     manifest: ManifestArgument,
     results: ResultsOption,
     expected_sha256: ExpectedOption = None,
+    fetch_pattern: FetchOption = None,
+    analysed: Annotated[
+        str,
+        typer.Option(
+            help="Shards that analyze-rank came back with, as in 0/4,1/4: what of those is gone, or was made with "
+            "another pattern, is analysed here.",
+            show_default=False,
+        ),
+    ] = "",
     min_ranks: MinRanksOption = None,
     history: HistoryOption = True,
     image: ImageOption = None,
@@ -59,6 +71,8 @@ def reduce(
                 manifest,
                 results,
                 expected_sha256=expected_sha256,
+                fetch_pattern=fetch_pattern,
+                analysed=[each.strip() for each in analysed.split(",") if each.strip()],
                 min_ranks=min_ranks,
                 history=history,
                 image=image,
