@@ -119,7 +119,7 @@ def test_numbers_are_those_of_the_code() -> None:
     from sameshot.steps.finish import CANCEL_ALLOWANCE_S
     from sameshot.steps.glance import ANSWER_S
 
-    create = polled._BEGIN_S + polled._LAST_WORD_S
+    create = polled._BEGIN_S + polled.LAST_WORD_S
     delete = polled._CANCEL_S + ANSWER_S  # the archive is asked, too
     assert max(create, polled._GET_S, delete) == 8.5
     assert "A call of ours ends within 8.5 s" in PROSE
@@ -138,7 +138,7 @@ def test_settings_of_tasks_are_those_of_the_code() -> None:
     assert f"`min_success_ratio` is one of {MOST_SHARDS}" in PROSE
     (row,) = (row for row in table("## The two faces") if row[0] == "retries of the analysis")
     assert row[1] == str(analysis.RETRIES)
-    assert (analysis.REQUESTS.cpu, analysis.REQUESTS.mem, analysis.LIMITS.mem) == ("1", "1Gi", "1Gi")
+    assert (analysis.RESOURCES.cpu, analysis.RESOURCES.mem) == ("1", "1Gi")
     assert "a task asks for 1 CPU and 1 GiB" in PROSE
 
 

@@ -4,6 +4,7 @@ and which of our errors are worth another attempt."""
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,8 @@ def test_a_damaged_trace_takes_no_other_rank_along_and_is_named(tmp_path: Path) 
         work.analyze_rank(uri, digest, results, "1/4")
     assert not work.recoverable(caught.value)
 
-    made = work.reduce(uri, digest, results, out=tmp_path / "out")
+    came_back = ["0/4", None, "2/4", "3/4"]
+    made = work.reduce(uri, digest, results, out=tmp_path / "out", analysed=came_back)
     assert (made.analysis.analysed, made.analysis.missing) == (3, "1")
     assert {row["rank"]: row["missing"] for row in made.rows} == {0: None, 1: "NOT_ANALYSED", 2: None, 3: None}
     assert made.rows[1]["window_ns"] is None
@@ -107,6 +109,36 @@ def test_a_damaged_trace_takes_no_other_rank_along_and_is_named(tmp_path: Path) 
     with pytest.raises(errors.PartialCapture, match=r"3 of 4 ranks analysed, all are needed.*rank 1") as few:
         made.accept()
     assert not work.recoverable(few.value)
+    said = str(few.value)
+    assert said.startswith("Capture c-1 of job local/demo: ")
+    assert made.analysis.report_uri in said
+    assert "rank 1: Its trace is in the manifest, but it could not be analysed (The trace of rank 1" in said
+    assert re.search("Once that is mended, run analyze_rank with shard 1/4 again", said)
+
+
+def test_of_a_rank_that_was_only_not_analysed_it_is_not_said_that_its_trace_needs_mending(tmp_path: Path) -> None:
+    uri, digest = gloo(tmp_path)
+    for shard in ("0/4", "2/4", "3/4"):
+        work.analyze_rank(uri, digest, str(tmp_path / "results"), shard)
+    made = work.reduce(uri, digest, str(tmp_path / "results"), out=tmp_path / "out")
+    with pytest.raises(
+        errors.PartialCapture, match=r"it was not analysed. Run analyze_rank with shard 1/4 again"
+    ) as few:
+        made.accept()
+    assert "mended" not in str(few.value)
+
+
+def test_ranks_that_came_back_and_are_gone_are_analysed_by_reduce(tmp_path: Path) -> None:
+    uri, digest = gloo(tmp_path)
+    results = str(tmp_path / "results")
+    made = work.reduce(uri, digest, results, out=tmp_path / "a", analysed=["0/2", None, "1/2"])
+    assert made.accept().analysed == 4
+    other = work.reduce(
+        uri, digest, results, out=tmp_path / "b", analysed=["0/2", "1/2"], fetch_pattern="gloo:all_reduce"
+    )
+    assert other.rows != made.rows, "it is of the pattern that was asked for"
+    with pytest.raises(errors.VerificationFailed, match=r"fetch pattern 'gloo:all_reduce', not with .*DataLoader"):
+        work.reduce(uri, digest, results, out=tmp_path / "c")
 
 
 @pytest.mark.parametrize(("min_ranks", "enough"), [(0, False), (3, True), (4, False)])
@@ -171,6 +203,25 @@ def test_a_manifest_without_its_digest_is_refused_since_it_would_be_cached_for_a
     more |= {"threshold": 0.1} if step == "compare" else {}
     with pytest.raises(errors.UsageError, match="digest"):
         getattr(work, step)(uri, "", str(tmp_path / "results"), **more)
+
+
+@pytest.mark.parametrize("step", ["analyze_rank", "reduce", "analyze", "compare"])
+def test_a_digest_without_its_manifest_is_refused_since_it_would_be_cached_as_nothing_to_do(
+    tmp_path: Path, step: str
+) -> None:
+    _, digest = gloo(tmp_path)
+    more: dict[str, Any] = {"shard": "0/4"} if step == "analyze_rank" else {"out": tmp_path / "out"}
+    more |= {"threshold": 0.1} if step == "compare" else {}
+    with pytest.raises(errors.UsageError, match=rf"Where the manifest with the digest {digest} is, is not given"):
+        getattr(work, step)("", digest, str(tmp_path / "results"), **more)
+
+
+def test_a_negative_number_is_no_number_of_processes_or_ranks(tmp_path: Path) -> None:
+    uri, digest = gloo(tmp_path)
+    for wrong in ({"workers": -1}, {"min_ranks": -1}):
+        with pytest.raises(errors.UsageError, match=f"{next(iter(wrong))} is -1"):
+            work.analyze(uri, digest, str(tmp_path / "results"), out=tmp_path / "out", **wrong)
+    assert not (tmp_path / "results").exists()
 
 
 WORTH_IT = {

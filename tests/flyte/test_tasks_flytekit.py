@@ -23,6 +23,7 @@ import sameshot
 from sameshot.errors import PartialCapture, UsageError, VerificationFailed
 from sameshot_flyte import work
 from sameshot_flyte.flyte1.analysis import ONE_IS_ENOUGH, Reported, analyze, analyze_rank, compare, reduce, tasks
+from sameshot_flyte.forms import MEANING
 
 NOWHERE = "/nowhere/manifest.json"
 
@@ -60,14 +61,21 @@ def captured(tmp_path: Path) -> Captured:
 
 
 @workflow
-def mapped(manifest_uri: str, manifest_sha256: str, results: str, shards: list[str], min_ranks: int = 0) -> Reported:
+def mapped(
+    manifest_uri: str,
+    manifest_sha256: str,
+    results: str,
+    shards: list[str],
+    min_ranks: int = 0,
+    fetch_pattern: str = "",
+) -> Reported:
     capture: dict[str, Any] = {
         "manifest_uri": manifest_uri,
         "manifest_sha256": manifest_sha256,
         "results": results,
     }
-    each = map_task(partial(analyze_rank, **capture, fetch_pattern=""), min_success_ratio=ONE_IS_ENOUGH)
-    made = reduce(**capture, analysed=each(shard=shards), min_ranks=min_ranks)
+    each = map_task(partial(analyze_rank, **capture, fetch_pattern=fetch_pattern), min_success_ratio=ONE_IS_ENOUGH)
+    made = reduce(**capture, analysed=each(shard=shards), min_ranks=min_ranks, fetch_pattern=fetch_pattern)
     return Reported(made.analysis, made.report, made.ranks)
 
 
@@ -109,7 +117,7 @@ def test_a_damaged_rank_loses_no_other_and_reduce_names_it(captured: Captured) -
 
 def test_too_few_ranks_are_a_failure_for_good_after_the_report_was_shown(captured: Captured, here: Path) -> None:
     captured.damage(1)
-    with pytest.raises(PartialCapture, match="rank 1"):
+    with pytest.raises(PartialCapture, match=r"Capture c-1 of job local/demo.*rank 1.*report\.html.*sha256"):
         mapped(**captured.inputs, shards=SHARDS)
     (deck,) = decks(here)
     assert "3 of 4" in deck
@@ -184,6 +192,37 @@ def test_what_a_skip_left_in_the_cache_is_true_of_a_digest_that_was_forgotten_to
     nothing = {**captured.inputs, "manifest_sha256": ""}
     analyze(**{**nothing, "manifest_uri": ""})
     assert "no digest of a manifest" in analyze(**nothing).analysis.message
+
+
+def test_another_fetch_pattern_makes_another_report_and_the_first_again_its_own(captured: Captured, here: Path) -> None:
+    def waited(fetch_pattern: str, min_ranks: int = 0) -> list[Any]:
+        made = mapped(**captured.inputs, shards=SHARDS, fetch_pattern=fetch_pattern, min_ranks=min_ranks)
+        return column(made, "data_wait_ns")
+
+    first = waited("")
+    other = waited("gloo:all_reduce")
+    assert len(decks(here)) == 2, "the report of another pattern is another one"
+    assert other != first
+    # The ranks are known, and what was kept of them is of the other pattern; this report was not made yet.
+    assert waited("", min_ranks=3) == first
+    assert waited("gloo:all_reduce", min_ranks=3) == other
+
+
+def test_ranks_that_are_known_and_whose_results_were_deleted_are_analysed_for_a_new_report(
+    captured: Captured, here: Path
+) -> None:
+    mapped(**captured.inputs, shards=SHARDS)
+    shutil.rmtree(captured.results)
+    made = mapped(**captured.inputs, shards=SHARDS, min_ranks=3)
+    assert (made.analysis.analysed, made.analysis.missing) == (4, "")
+    assert len(decks(here)) == 2
+    assert next(captured.results.rglob("report.html")).read_text() == decks(here)[-1]
+
+
+def test_a_digest_without_its_manifest_leaves_nothing_in_the_cache(captured: Captured) -> None:
+    with pytest.raises(UsageError, match="digest"):
+        analyze(**{**captured.inputs, "manifest_uri": ""})
+    assert analyze(**captured.inputs).analysis.analysed == 4
 
 
 def test_how_many_processes_read_does_not_matter(captured: Captured, here: Path) -> None:
@@ -282,6 +321,21 @@ def test_what_was_asked_wrongly_is_refused_for_good(captured: Captured) -> None:
         analyze_rank(**captured.inputs, shard="everything")
     with pytest.raises(UsageError, match="digest"):
         analyze(**{**captured.inputs, "manifest_sha256": ""})
+
+
+# -- what is registered
+
+
+def test_forms_say_what_each_input_means() -> None:
+    for each in (analyze_rank, reduce, analyze, compare, *tasks(__name__)):
+        for name, variable in each.interface.inputs.items():
+            assert variable.description == MEANING[name], f"{name} of {each.name}"
+
+
+def test_pods_have_limits_that_a_quota_may_demand() -> None:
+    for each in (analyze_rank, reduce, analyze, compare):
+        assert (each.resources.limits.cpu, each.resources.limits.mem) == ("1", "1Gi")
+        assert each.resources.requests == each.resources.limits
 
 
 # -- tasks of one's own

@@ -42,7 +42,9 @@ analyze_rank, reduce, analyze, compare = tasks(
 
 
 @workflow
-def profile_on_demand(address: str, results: str, duration: str = "2s", min_ranks: int = 0) -> Analysis:
+def profile_on_demand(
+    address: str, results: str, duration: str = "2s", min_ranks: int = 0, fetch_pattern: str = ""
+) -> Analysis:
     """A capture and its report; with `min_ranks` (0: all) also where some ranks are missing."""
     picture = capture(address=address, duration=duration, min_ranks=min_ranks)
     one_shard = partial(
@@ -50,7 +52,7 @@ def profile_on_demand(address: str, results: str, duration: str = "2s", min_rank
         manifest_uri=picture.manifest_uri,
         manifest_sha256=picture.manifest_sha256,
         results=results,
-        fetch_pattern="",
+        fetch_pattern=fetch_pattern,
     )
     analysed = map_task(one_shard, concurrency=16, min_success_ratio=ONE_IS_ENOUGH)(shard=picture.shards)
     analysed.with_overrides(requests=Resources(cpu="2", mem="8Gi"), limits=Resources(cpu="2", mem="8Gi"))
@@ -59,6 +61,7 @@ def profile_on_demand(address: str, results: str, duration: str = "2s", min_rank
         manifest_sha256=picture.manifest_sha256,
         results=results,
         analysed=analysed,
+        fetch_pattern=fetch_pattern,  # as that of the ranks
         min_ranks=min_ranks,
     )
     return made.analysis

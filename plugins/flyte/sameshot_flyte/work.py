@@ -11,7 +11,7 @@ says nothing in a form is a value here, too: 0 (`min_ranks`: all), the empty tex
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -21,6 +21,7 @@ from sameshot.errors import PartialCapture, SameshotError, UsageError
 from sameshot.steps import analyze as steps
 from sameshot.steps.compare import compare as compare_step
 from sameshot.steps.contract import retryable
+from sameshot.steps.results import AnalysisResult
 from sameshot_flyte.references import Analysis, Comparison, analysis_of, comparison_of
 
 NOTHING_CAPTURED = "There is no digest of a manifest: the capture was skipped, so there is nothing to analyse."
@@ -30,19 +31,30 @@ NO_COMPARISON = "No threshold was given, so nothing is compared."
 
 @dataclass(frozen=True)
 class Made:
-    """A report: what is said of it, its page, and one row per rank (`ROWS` names the columns)."""
+    """A report: what is said of it, its page, and one row per rank (`ROWS` names the columns). `job` is whose it is,
+    `lacking` says of ranks that have a trace why they are not in it, and what to do."""
 
     analysis: Analysis
     page: str
     report: Path
     rows: list[dict[str, Any]]
     exit_code: int = 0
+    job: str = ""
+    lacking: tuple[str, ...] = ()
 
     def accept(self) -> Analysis:
         """Raises PartialCapture where more ranks are needed: no other attempt finds more in the same manifest."""
         if self.exit_code == PartialCapture.exit_code:
-            raise PartialCapture(self.analysis.message)
+            found = self.analysis
+            raise PartialCapture(
+                f"Capture {found.capture_id} of job {self.job}: {found.message} It is {found.report_uri}. "
+                + " ".join(self.lacking[:_MOST_LACKING])
+            )
         return self.analysis
+
+
+_MOST_LACKING = 3  # of which an error says all; the report does of each
+_NOT_ANALYSED = "NOT_ANALYSED"  # reason in a summary.json: there is a trace (docs/summary.md)
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,7 @@ def recoverable(error: SameshotError) -> bool:
 
 
 def analyze_rank(manifest_uri: str, manifest_sha256: str, results: str, shard: str, *, fetch_pattern: str = "") -> str:
-    """Summarise the ranks of one shard, and return it: `reduce` is given those that came back."""
+    """Summarise the ranks of one shard, and return it: `reduce` is given those that came back, as `analysed`."""
     if _captured(manifest_uri, manifest_sha256):
         steps.analyze_rank(
             manifest_uri, shard, results, expected_sha256=manifest_sha256, fetch_pattern=fetch_pattern or None
@@ -72,12 +84,18 @@ def reduce(
     results: str,
     *,
     out: Path,
+    analysed: Sequence[str | None] = (),
+    fetch_pattern: str = "",
     min_ranks: int = 0,
     history: bool = True,
     trained_image: str = "",
     commit: str = "",
 ) -> Made:
-    """The report of all ranks that were analysed; the others are named, and counted as missing."""
+    """The report of all ranks that were analysed; the others are named, and counted as missing.
+
+    A cache may know ranks whose summaries are gone, or were made with another `fetch_pattern` since, so what is not
+    there of the shards in `analysed` is analysed here. None in it is a shard that failed.
+    """
     if not _captured(manifest_uri, manifest_sha256):
         return _nothing(out)
     result = steps.reduce(
@@ -85,9 +103,11 @@ def reduce(
         results,
         expected_sha256=manifest_sha256,
         out=out,
+        analysed=[shard for shard in analysed if shard],
+        fetch_pattern=fetch_pattern or None,
         **_wishes(min_ranks, history, trained_image, commit),
     )
-    return _made(analysis_of(result), result.exit_code, out)
+    return _made(result, out)
 
 
 def analyze(
@@ -115,7 +135,7 @@ def analyze(
         workers=workers or None,
         **_wishes(min_ranks, history, trained_image, commit),
     )
-    return _made(analysis_of(result), result.exit_code, out)
+    return _made(result, out)
 
 
 def compare(
@@ -151,7 +171,13 @@ def compare(
 
 
 def _captured(manifest_uri: str, manifest_sha256: str) -> bool:
-    """Raises UsageError for a manifest without its digest: what is cached by nothing would be given for any other."""
+    """Raises UsageError for one without the other: of a manifest without its digest a cache would know what it is for
+    any other, and of a digest without its manifest that there is nothing to do."""
+    if manifest_sha256 and not manifest_uri:
+        raise UsageError(
+            f"Where the manifest with the digest {manifest_sha256} is, is not given. It is the `manifest_uri` of the "
+            "capture; only where nothing was captured are both empty."
+        )
     if manifest_uri and not manifest_sha256:
         raise UsageError(
             f"The digest of the manifest at {manifest_uri} is not given. Analyses are cached by it, so it is needed: "
@@ -169,10 +195,18 @@ def _wishes(min_ranks: int, history: bool, trained_image: str, commit: str) -> d
     }
 
 
-def _made(analysis: Analysis, exit_code: int, out: Path) -> Made:
+def _made(result: AnalysisResult, out: Path) -> Made:
     report = out / "report.html"
-    rows = rank_rows(json.loads((out / "summary.json").read_bytes()))
-    return Made(analysis, report.read_text(), report, rows, exit_code)
+    summary = json.loads((out / "summary.json").read_bytes())
+    return Made(
+        analysis_of(result),
+        report.read_text(),
+        report,
+        rank_rows(summary),
+        result.exit_code,
+        f"{result.job.namespace}/{result.job.name}",
+        tuple(f"{_label(each)}: {each['detail']}" for each in summary["missing"] if each["reason"] == _NOT_ANALYSED),
+    )
 
 
 def _nothing(out: Path) -> Made:

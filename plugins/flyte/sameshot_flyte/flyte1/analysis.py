@@ -5,10 +5,11 @@
 
 All but `compare` are cached, by the manifest's digest, where results lie, what is wished for, and the version of
 sameshot; `manifest_uri` is no part of the key, so a capture that was moved is known again. What a hit gives are the
-outputs of the first time. Where the results, or the files that Flyte kept of the outputs, were deleted since, overwrite
-the cache (`--overwrite-cache` of `pyflyte run`, `overwrite_cache` of a launch plan, `FLYTE_LOCAL_CACHE_OVERWRITE=true`
-for local runs), or name another place for results. Flyte caches each rank of a map; flytekit's local run caches the map
-as a whole, with the ranks that failed in it, so there a rank that was mended is analysed once the cache is overwritten.
+outputs of the first time. Summaries of ranks that were deleted since are made anew by the next `reduce` that runs.
+Where its own results, or the files that Flyte kept of the outputs, were deleted, overwrite the cache
+(`--overwrite-cache` of `pyflyte run`, `overwrite_cache` of a launch plan, `FLYTE_LOCAL_CACHE_OVERWRITE=true` for local
+runs), or name another place for results. Flyte caches each rank of a map; flytekit's local run caches the map as a
+whole, with the ranks that failed in it, so there a rank that was mended is analysed once the cache is overwritten.
 `compare` depends on the history, which is no input, so it is not cached.
 
 Errors that another attempt may mend are raised as recoverable; Flyte repeats them `retries` times, and no others.
@@ -33,11 +34,14 @@ from sameshot.errors import SameshotError
 from sameshot.steps.places import MOST_SHARDS
 from sameshot_flyte import work
 from sameshot_flyte.flyte1.decks import OwnDeck, publish
+from sameshot_flyte.forms import described
 from sameshot_flyte.references import Analysis, Comparison
 
 RETRIES = 3
-REQUESTS, LIMITS = Resources(cpu="1", mem="1Gi"), Resources(mem="1Gi")
-"""Enough for traces of 500 MB (docs/performance.md), and what a Flyte that nobody configured lets a task ask for."""
+RESOURCES = Resources(cpu="1", mem="1Gi")
+"""Enough for traces of 500 MB (docs/performance.md), and what a Flyte that nobody configured lets a task ask for.
+Requests and limits: propeller makes the one of the other where one is left out (flytepropeller 1.16.8,
+pluginmachinery/flytek8s/container_helper.go, `AdjustOrDefaultResource`), and quotas may demand both."""
 
 ONE_IS_ENOUGH = 1 / MOST_SHARDS
 """For `map_task`: a rank that can't be analysed takes no other along. `reduce` names it, and judges."""
@@ -61,21 +65,19 @@ def _cached(*more: str) -> Cache:
     return Cache(version=f"sameshot-{sameshot.__version__}", ignored_inputs=("manifest_uri", *more))
 
 
-_DEFAULTS: dict[str, Any] = {"retries": RETRIES, "requests": REQUESTS, "limits": LIMITS}
+_DEFAULTS: dict[str, Any] = {"retries": RETRIES, "requests": RESOURCES, "limits": RESOURCES}
 
 
 @task(cache=_cached(), **_DEFAULTS)
+@described
 def analyze_rank(manifest_uri: str, manifest_sha256: str, results: str, shard: str, fetch_pattern: str = "") -> str:
-    """Summarise the ranks of one shard (`i/n`) of a capture, and return it.
-
-    `manifest_uri` empty: nothing was captured, and nothing is done. `results`: where results are kept, outside the
-    archive. `fetch_pattern`: regular expression of the annotations that fetch a batch (empty: torch's DataLoader).
-    """
+    """Summarise the ranks of one shard (`i/n`) of a capture, and return it."""
     with _recoverably():
         return work.analyze_rank(manifest_uri, manifest_sha256, results, shard, fetch_pattern=fetch_pattern)
 
 
 @task(task_config=OwnDeck(), cache=_cached(), **_DEFAULTS)
+@described
 def reduce(
     manifest_uri: str,
     manifest_sha256: str,
@@ -85,12 +87,14 @@ def reduce(
     history: bool = True,
     trained_image: str = "",
     commit: str = "",
+    fetch_pattern: str = "",
 ) -> Reported:
     """The report of all ranks that were analysed, as Deck and as a file, and a row of the series' history.
 
-    `analysed`: what the mapped `analyze_rank` gave, so that this comes after it, and is not taken from the cache where
-    it gave something else. Ranks that nobody analysed are named in the report. `min_ranks`: so many are enough (0: all
-    of the job); with fewer the task fails, after the report of the others was written and shown.
+    `analysed` is what the mapped `analyze_rank` gave, so that this comes after it, and is not taken from the cache
+    where it gave something else. What it gave may come from the cache, too, so ranks of it whose summaries are gone, or
+    were made with another `fetch_pattern` since, are analysed here. Ranks that nobody analysed are named in the report;
+    with fewer than are needed the task fails, after the report of the others was written and shown.
     """
     with _recoverably():
         made = work.reduce(
@@ -98,6 +102,8 @@ def reduce(
             manifest_sha256,
             results,
             out=_folder(),
+            analysed=analysed,
+            fetch_pattern=fetch_pattern,
             min_ranks=min_ranks,
             history=history,
             trained_image=trained_image,
@@ -107,6 +113,7 @@ def reduce(
 
 
 @task(task_config=OwnDeck(), cache=_cached("workers"), **_DEFAULTS)
+@described
 def analyze(
     manifest_uri: str,
     manifest_sha256: str,
@@ -118,8 +125,7 @@ def analyze(
     fetch_pattern: str = "",
     workers: int = 0,
 ) -> Reported:
-    """What `analyze_rank` of every shard and `reduce` give, in one task. `workers`: processes that read traces (0: one,
-    more for large traces)."""
+    """What `analyze_rank` of every shard and `reduce` give, in one task."""
     with _recoverably():
         made = work.analyze(
             manifest_uri,
@@ -137,6 +143,7 @@ def analyze(
 
 
 @task(task_config=OwnDeck(), **_DEFAULTS)
+@described
 def compare(
     manifest_uri: str,
     manifest_sha256: str,
@@ -149,9 +156,7 @@ def compare(
 ) -> Compared:
     """Compare a capture with the one before it in its series, or with the manifest at `before`.
 
-    `threshold`: the slowdown that counts as a regression, as a share of the earlier step time; negative: nothing is
-    compared, and that is said. `analysis`: what `reduce` gave, so that this comes after it. The verdict is an output,
-    never a failure.
+    Where nothing is compared, that is said. The verdict is an output, never a failure.
     """
     with _recoverably():
         made = work.compare(

@@ -14,6 +14,7 @@ from flytekit.types.file import HTMLPage
 
 from sameshot_flyte.flyte1.analysis import ONE_IS_ENOUGH, Ranks, analyze_rank, compare, reduce
 from sameshot_flyte.flyte1.task import capture
+from sameshot_flyte.forms import described
 from sameshot_flyte.references import Analysis, Capture, Comparison
 
 CONCURRENCY = 8
@@ -33,6 +34,7 @@ class Profile(NamedTuple):
 
 
 @workflow
+@described
 def profile_job(
     address: str,
     results: str,
@@ -54,32 +56,11 @@ def profile_job(
     trained_image: str = "",
     commit: str = "",
     threshold: float = -1.0,
+    accept_partial: bool = False,
 ) -> Profile:
     """Capture a window of every rank of a running job, analyse the ranks side by side, and report on all of them.
 
     A rank whose trace can't be analysed loses no other; the report names it, and fails unless enough are left.
-
-    Args:
-        address: The job's coordinator, host:port (local:<name> for a job of this machine).
-        results: Where results are kept: s3://bucket/prefix or a mounted path, outside the archive.
-        job: The job's name; another one at the address is refused. Empty: whichever.
-        uid: Only the job with this uid. Empty: whichever.
-        attempt: Only this attempt of it. -1: whichever.
-        duration: Length of the window: 2s, 500ms.
-        activities: Comma-separated: cpu, cuda, xpu, mtia.
-        with_stack: Record Python functions (large traces).
-        record_shapes: Record operator input shapes.
-        warmup: Profiler warm-up before the window, whole seconds.
-        min_ranks: So many ranks are enough, of the capture and in the report. 0: all.
-        if_unavailable: The job has ended, is not armed, or is another attempt: fail, skip or wait.
-        if_busy: Another capture of the job is running: fail, skip or wait.
-        timeout: Of the capture, waiting included; then it is cancelled.
-        caller: On whose behalf; empty: the connector's own user.
-        fetch_pattern: Regular expression of the annotations that fetch a batch. Empty: torch's DataLoader.
-        history: Add the capture to the history of its series.
-        trained_image: The image that was trained with, for the history.
-        commit: The commit that was trained with, for the history.
-        threshold: Compare with the capture before: 0.1 means that 10 % slower is a regression. Negative: don't.
     """
     picture = capture(
         address=address,
@@ -110,6 +91,7 @@ def profile_job(
         manifest_sha256=picture.manifest_sha256,
         results=results,
         analysed=analysed,
+        fetch_pattern=fetch_pattern,
         min_ranks=min_ranks,
         history=history,
         trained_image=trained_image,
@@ -120,6 +102,7 @@ def profile_job(
         manifest_sha256=picture.manifest_sha256,
         results=results,
         threshold=threshold,
+        accept_partial=accept_partial,
         min_ranks=min_ranks,
         analysis=made.analysis,
     )

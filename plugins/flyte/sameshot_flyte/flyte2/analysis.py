@@ -15,6 +15,7 @@ from flyte.io import DataFrame, File
 
 from sameshot.errors import SameshotError
 from sameshot_flyte import deck, work
+from sameshot_flyte.forms import described
 from sameshot_flyte.references import Analysis, Comparison
 
 Ranks = Annotated[DataFrame, OrderedDict(work.ROWS)]
@@ -32,16 +33,14 @@ class Compared(NamedTuple):
     report: File
 
 
+@described
 def analyze_rank(shard: str, manifest_uri: str, manifest_sha256: str, results: str, fetch_pattern: str = "") -> str:
-    """Summarise the ranks of one shard (`i/n`) of a capture, and return it. The shard comes first, to be mapped over.
-
-    `manifest_uri` empty: nothing was captured, and nothing is done. `results`: where results are kept, outside the
-    archive. `fetch_pattern`: regular expression of the annotations that fetch a batch (empty: torch's DataLoader).
-    """
+    """Summarise the ranks of one shard (`i/n`) of a capture, and return it. It comes first, to be mapped over."""
     with failing():
         return work.analyze_rank(manifest_uri, manifest_sha256, results, shard, fetch_pattern=fetch_pattern)
 
 
+@described
 def reduce(
     manifest_uri: str,
     manifest_sha256: str,
@@ -51,11 +50,13 @@ def reduce(
     history: bool = True,
     trained_image: str = "",
     commit: str = "",
+    fetch_pattern: str = "",
 ) -> Reported:
     """The report of all ranks that were analysed, and a row of the series' history.
 
-    `analysed`: the shards that `analyze_rank` came back with: after others it is another report, so a cache must know.
-    Ranks that nobody analysed are named. `min_ranks`: so many are enough (0: all of the job); with fewer the task
+    `analysed` are the shards that `analyze_rank` came back with: after others it is another report, so a cache must
+    know. It may have come back from the cache, too, so ranks of it whose summaries are gone, or were made with another
+    `fetch_pattern` since, are analysed here. Ranks that nobody analysed are named; with fewer than are needed the task
     fails, after the report of the others was written and shown.
     """
     with failing(), tempfile.TemporaryDirectory(prefix="sameshot-") as out:
@@ -64,6 +65,8 @@ def reduce(
             manifest_sha256,
             results,
             out=Path(out),
+            analysed=analysed,
+            fetch_pattern=fetch_pattern,
             min_ranks=min_ranks,
             history=history,
             trained_image=trained_image,
@@ -72,6 +75,7 @@ def reduce(
         return _reported(made)
 
 
+@described
 def analyze(
     manifest_uri: str,
     manifest_sha256: str,
@@ -83,8 +87,7 @@ def analyze(
     fetch_pattern: str = "",
     workers: int = 0,
 ) -> Reported:
-    """What `analyze_rank` of every shard and `reduce` give, in one task. `workers`: processes that read traces (0: one,
-    more for large traces)."""
+    """What `analyze_rank` of every shard and `reduce` give, in one task."""
     with failing(), tempfile.TemporaryDirectory(prefix="sameshot-") as out:
         made = work.analyze(
             manifest_uri,
@@ -101,6 +104,7 @@ def analyze(
         return _reported(made)
 
 
+@described
 def compare(
     manifest_uri: str,
     manifest_sha256: str,
@@ -112,8 +116,7 @@ def compare(
 ) -> Compared:
     """Compare a capture with the one before it in its series, or with the manifest at `before`.
 
-    `threshold`: the slowdown that counts as a regression, as a share of the earlier step time; negative: nothing is
-    compared, and that is said. The verdict is an output, never a failure.
+    Where nothing is compared, that is said. The verdict is an output, never a failure.
     """
     with failing(), tempfile.TemporaryDirectory(prefix="sameshot-") as out:
         made = work.compare(

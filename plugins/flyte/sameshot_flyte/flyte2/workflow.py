@@ -27,6 +27,7 @@ from sameshot_flyte.flyte2.analysis import Compared, Ranks, Reported
 from sameshot_flyte.flyte2.resolver import Resolver
 from sameshot_flyte.flyte2.task import SameshotCapture
 from sameshot_flyte.flyte2.task import capture as THE_CAPTURE  # noqa: N812
+from sameshot_flyte.forms import described
 from sameshot_flyte.references import Analysis, Capture, Comparison
 
 IMAGE = f"sameshot/flyte2:{sameshot.__version__}"
@@ -49,7 +50,8 @@ class OfThisVersion:
 def by_digest(*ignored: str) -> flyte.Cache:
     """The digest says which capture it is, wherever its manifest lies, and every other input what to make of it.
 
-    What a hit gives is what was made the first time. Where results were deleted since, run with an overwritten cache
+    What a hit gives is what was made the first time. Summaries of ranks that were deleted since are made anew by the
+    next `reduce` that runs. Where its own results were deleted, run with an overwritten cache
     (`flyte.with_runcontext(overwrite_cache=True)`, `overwrite_cache` of a trigger), or name another place for results.
     """
     return flyte.Cache("auto", policies=[OfThisVersion()], ignored_inputs=("manifest_uri", *ignored))
@@ -116,6 +118,7 @@ def tasks(
     compare = made(cache="disable", report=True)(analysis.compare)
 
     @env.task(report=True, entrypoint=True, triggers=tuple(triggers), task_resolver=resolver)
+    @described
     async def profile_job(
         address: str,
         results: str,
@@ -170,7 +173,13 @@ def tasks(
             each = partial(analyze_rank, fetch_pattern=fetch_pattern, **of)
             done = await _mapped(each, list(took.shards), max(concurrency, 1))
             made = await reduce.aio(
-                **of, analysed=done, min_ranks=min_ranks, history=history, trained_image=trained_image, commit=commit
+                **of,
+                analysed=done,
+                fetch_pattern=fetch_pattern,
+                min_ranks=min_ranks,
+                history=history,
+                trained_image=trained_image,
+                commit=commit,
             )
         else:  # no task is needed to say so
             made = await asyncio.to_thread(analysis.reduce, **of, analysed=[])
