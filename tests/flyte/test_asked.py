@@ -108,7 +108,7 @@ def test_values_as_forms_and_templates_write_them(written: dict[str, Any], means
         ({"address": ""}, "`address` is empty"),
         ({"address": "  "}, "`address` is empty"),
         ({"address": None}, "`address` is empty"),
-        ({"address": 7000}, "address: 7000 is a int"),
+        ({"address": 7000}, "`address` is 7000 (int), not a text"),
         ({"addres": "x", "jobb": "y"}, "Unknown inputs of a capture task: addres, jobb"),
         ({"min_ranks": 2.5}, "min_ranks: 2.5"),
         ({"min_ranks": -2}, "min_ranks: -2"),
@@ -123,7 +123,7 @@ def test_values_as_forms_and_templates_write_them(written: dict[str, Any], means
         ({"if_busy": "queue"}, "if_busy: 'queue'"),
         ({"timeout": "0s"}, "timeout"),
         ({"caller": "ü"}, "caller"),
-        ({"job": 7}, "job: 7"),
+        ({"job": 7}, "`job` is 7 (int), not a text"),
     ],
     ids=str,
 )

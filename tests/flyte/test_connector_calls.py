@@ -10,10 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import grpc
+import msgspec
 import pytest
 
 pytest.importorskip("flytekit", reason="flytekit 1.16 ends at Python 3.12")
 from flyte_connector import literals, metadata, output_of, output_prefix, phase, serving, spec_of
+from flyteidl.core import literals_pb2
+from flyteidl.core.execution_pb2 import TaskExecution
 from flytekit.models.literals import LiteralMap
 from flytekit.models.task import TaskExecutionMetadata, TaskTemplate
 
@@ -21,6 +24,7 @@ from sameshot.client import AsyncClient
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, JobRef, TargetState
 from sameshot.steps.glance import Glances
 from sameshot_flyte import Capture, SameshotCapture, SameshotConnector, capture
+from sameshot_flyte.flyte1.connector import CaptureMeta
 from support.coordination import in_loop, until, until_view
 from support.fake_agent import deliver, failing, stay, worker
 from support.silent_network import network_to
@@ -111,6 +115,39 @@ async def test_an_input_that_can_t_be_read_fails_for_good_and_is_named(
         assert (phase(seen), named in seen.message) == ("FAILED", True), seen.message
         await flyte.delete(meta)
         assert await ids(client) == set()
+
+
+def packed(value: object) -> literals_pb2.Literal:
+    """As propeller 1.14 and later hands over what is bound to an attribute of a dataclass."""
+    binary = literals_pb2.Binary(value=msgspec.msgpack.encode(value), tag="msgpack")
+    return literals_pb2.Literal(scalar=literals_pb2.Scalar(binary=binary))
+
+
+@in_loop
+async def test_what_is_bound_to_an_attribute_of_a_dataclass_is_read(tmp_path: Path) -> None:
+    async with training(tmp_path) as (_, client), serving() as flyte:
+        bound = {"address": client.address, "duration": "500ms", "with_stack": True, "attempt": 0, "job": None}
+        await flyte.create({name: packed(value) for name, value in bound.items()} | {"caller": "ana"})
+        (begun,) = await client.captures()
+        assert (begun.spec.duration_ms, begun.spec.with_stack, begun.caller) == (500, True, "ana")
+
+
+@pytest.mark.parametrize(
+    ("literal", "says"),
+    [
+        (packed({"host": "x"}), "The input `address` is {'host': 'x'} (dict), not a text."),
+        (literals_pb2.Literal(scalar=literals_pb2.Scalar(binary={"value": b"\xc1", "tag": "msgpack"})), "not a text"),
+        (literals_pb2.Literal(scalar=literals_pb2.Scalar(binary={"value": b"x", "tag": "pickle"})), "not a text"),
+        (literals_pb2.Literal(collection=literals_pb2.LiteralCollection()), "not a text"),
+    ],
+    ids=["a dict", "damaged", "another encoding", "a list"],
+)
+@in_loop
+async def test_what_is_no_text_is_refused_in_flytes_words(literal: literals_pb2.Literal, says: str) -> None:
+    async with serving() as flyte:
+        seen = await flyte.get(await flyte.create({"address": literal}))
+        assert (phase(seen), says in seen.message) == ("FAILED", True), seen.message
+        assert "template" not in seen.message
 
 
 @pytest.mark.full
@@ -253,6 +290,23 @@ async def test_one_connector_serves_several_event_loops_of_a_process(tmp_path: P
         assert len(found) == len(await ids(client)) == 4
 
 
+@in_loop
+async def test_a_local_run_knows_when_a_capture_needs_no_cancel_any_more(tmp_path: Path) -> None:
+    connector, template = SameshotConnector(), TaskTemplate.from_flyte_idl(spec_of(capture).template)
+    async with training(tmp_path) as (agent, client):
+        agent.script = stay(TargetState.CONSUMED)
+        meta = await connector.create(template, "/tmp/one", LiteralMap.from_flyte_idl(literals(inputs(client))))
+        await connector.get(meta)
+        assert not meta.over
+        agent.script = deliver
+        async with asyncio.timeout(30):
+            while not meta.over:
+                await asyncio.sleep(0.05)
+                seen = await connector.get(meta)
+        assert seen.phase == TaskExecution.SUCCEEDED
+        assert CaptureMeta.decode(meta.encode()) == meta
+
+
 # ---- delete
 
 
@@ -341,5 +395,5 @@ print(sorted(name for name in sys.modules if name.split(".")[0] in ours))
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60).stdout
     assert out.splitlines() == [
         "SameshotConnector",
-        "['sameshot_flyte', 'sameshot_flyte.flyte1', 'sameshot_flyte.flyte1.connector']",
+        "['sameshot_flyte', 'sameshot_flyte.flyte1', 'sameshot_flyte.flyte1.connector', 'sameshot_flyte.served']",
     ]

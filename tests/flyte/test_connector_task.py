@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import OrderedDict
+from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,16 +15,25 @@ import pytest
 pytest.importorskip("flytekit", reason="flytekit 1.16 ends at Python 3.12")
 from flyte_connector import spec_of
 from flyteidl.core.types_pb2 import SimpleType
-from flytekit import Secret, TaskMetadata, map_task, workflow
-from flytekit.core.context_manager import FlyteEntities
+from flytekit import Cache, TaskMetadata, map_task, workflow
+from flytekit.configuration import ImageConfig, SerializationSettings
+from flytekit.core.context_manager import FlyteContextManager, FlyteEntities
+from flytekit.tools.translator import get_serializable
 
 import sameshot_flyte
-from sameshot.errors import UsageError
+from sameshot.errors import Unreachable, UsageError
 from sameshot.steps.request import Action
 from sameshot_flyte import Capture, SameshotCapture, capture
 from sameshot_flyte.asked import INPUTS, Place, request_of
+from sameshot_flyte.flyte1.connector import CaptureMeta
 
 PLACE = Place("ml", "production", "f3a9c1", "n0")
+
+
+def registered(flow: Any) -> Any:
+    """What is registered of a workflow: a flyteidl `WorkflowSpec`."""
+    settings = SerializationSettings(ImageConfig(), project="ml", domain="production", version="v1")
+    return get_serializable(OrderedDict(), settings, flow).to_flyte_idl()
 
 
 @pytest.fixture(autouse=True)
@@ -46,23 +58,57 @@ def test_the_ready_task_is_typed_is_never_cached_and_has_no_container() -> None:
     assert not template.custom.fields
 
 
-def test_retries_timeout_secrets_and_where_links_lead_are_frozen_at_registration() -> None:
+def test_retries_timeout_and_where_links_lead_are_frozen_at_registration() -> None:
     ours = SameshotCapture(
         "ours",
         archive_base_url="https://traces.example.org/",
         metadata=TaskMetadata(retries=5, timeout=timedelta(minutes=20)),
-        secret_requests=[Secret(group="sameshot", key="token")],
     )
     template = spec_of(ours).template
     assert (template.metadata.retries.retries, template.metadata.timeout.seconds) == (5, 1200)
-    (secret,) = template.security_context.secrets
-    assert (secret.group, secret.key) == ("sameshot", "token")
     assert dict(template.custom) == {"archive_base_url": "https://traces.example.org/"}
 
 
 def test_a_cache_is_refused() -> None:
     with pytest.raises(UsageError, match="The capture task 'ours' is told to cache"):
         SameshotCapture("ours", metadata=TaskMetadata(cache=True, cache_version="1"))
+
+
+@pytest.mark.parametrize(
+    "how", [{"cache": True, "cache_version": "1"}, {"cache": Cache(version="1", serialize=True)}], ids=["flag", "Cache"]
+)
+def test_a_cache_of_a_node_is_refused_when_its_workflow_is_registered(how: dict[str, Any]) -> None:
+    @workflow
+    def profile(address: str) -> Capture:
+        found: Capture = capture(address=address).with_overrides(**how)
+        return found
+
+    with pytest.raises(
+        UsageError, match=r"A node of the capture task 'sameshot\.capture' is told to cache, and a cach"
+    ):
+        registered(profile)
+
+
+def test_what_else_a_node_may_override_is_as_it_was_said() -> None:
+    @workflow
+    def profile(address: str) -> Capture:
+        found: Capture = capture(address=address).with_overrides(
+            node_name="look", retries=7, timeout=timedelta(minutes=5), interruptible=True, cache=False
+        )
+        return found
+
+    @workflow
+    def plain(address: str) -> Capture:
+        found: Capture = capture(address=address)
+        return found
+
+    (node,) = registered(profile).template.nodes
+    assert (node.id, node.metadata.name) == ("look", "capture")
+    assert (node.metadata.retries.retries, node.metadata.timeout.seconds) == (7, 300)
+    assert (node.metadata.interruptible, node.metadata.cacheable) == (True, False)
+    (node,) = registered(plain).template.nodes
+    assert (node.metadata.retries.retries, node.metadata.HasField("timeout")) == (2, False)
+    assert [node.metadata.HasField(each) for each in ("cacheable", "interruptible")] == [False, False]
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/archive", "https://me:secret@traces.example.org", "https://x.org/?sig=1"])
@@ -110,6 +156,61 @@ def test_what_a_workflow_fills_in_means_the_same_as_leaving_it_out() -> None:
 def test_flytekit_maps_functions_and_no_connector_tasks() -> None:
     with pytest.raises(ValueError, match="Only PythonFunctionTask"):
         map_task(capture)
+
+
+# ---- Ctrl-C
+
+
+class Told:
+    """A connector that is asked to cancel, and what comes of it."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self.asked: list[bytes] = []
+        self._errors = list(errors)
+
+    async def delete(self, meta: CaptureMeta) -> None:
+        self.asked.append(meta.data)
+        if self._errors:
+            raise self._errors.pop(0)
+
+
+@pytest.fixture
+def handlers() -> Iterator[list[Any]]:
+    """What flytekit calls on Ctrl-C, before it exits; at first none."""
+    before = list(FlyteContextManager.signal_handlers)
+    FlyteContextManager.signal_handlers.clear()
+    yield FlyteContextManager.signal_handlers
+    FlyteContextManager.signal_handlers[:] = before
+
+
+def waiting(connector: Told, *metas: CaptureMeta) -> SameshotCapture:
+    """A task with these captures, as flytekit's local execution leaves it."""
+    task = SameshotCapture("waits")
+    task._connector = connector
+    for meta in metas:
+        FlyteContextManager.add_signal_handler(partial(task.connector_signal_handler, meta))
+    return task
+
+
+def test_ctrl_c_asks_no_capture_again_whose_end_was_told(handlers: list[Any]) -> None:
+    connector = Told()
+    waiting(connector, CaptureMeta(b"first", over=True), CaptureMeta(b"second", over=True), CaptureMeta(b"now"))
+    for handler in handlers:
+        handler(2, None)
+    assert connector.asked == [b"now"]
+
+
+@pytest.mark.parametrize("error", [Unreachable("silence"), OSError("too many open files"), TimeoutError()])
+def test_no_error_of_one_cancel_keeps_ctrl_c_from_the_others_and_from_the_exit(
+    error: Exception, handlers: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    connector = Told(error)
+    task = waiting(connector, CaptureMeta(b"one"), CaptureMeta(b"other"))
+    for handler in handlers:
+        handler(2, None)
+    assert connector.asked == [b"one", b"other"]
+    assert task._clean_up_task  # flytekit's loop ends the process
+    assert f"The capture may go on: {error or 'TimeoutError'}" in capsys.readouterr().out
 
 
 # ---- the names

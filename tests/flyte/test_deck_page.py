@@ -15,15 +15,18 @@ from made_up import full, hostile
 
 pytest.importorskip("flytekit", reason="flytekit 1.16 ends at Python 3.12")
 import flytekit
+from adlfs import AzureBlobFileSystem
 from flytekit.core.context_manager import ExecutionState, FlyteContextManager
 from flytekit.deck.deck import get_deck_template
 from flytekit.tools.translator import get_serializable_task
 from flytekit_alone import alone, decks
+from gcsfs import GCSFileSystem
+from s3fs import S3FileSystem
 
 from sameshot.analysis.report import render
 from sameshot_flyte import deck, work
 from sameshot_flyte.flyte1.analysis import analyze, analyze_rank, compare, reduce
-from sameshot_flyte.flyte1.decks import OwnDeck, publish
+from sameshot_flyte.flyte1.decks import OwnDeck, as_html, publish
 
 EVIL = "</iframe><script>document.title='owned'</script>\"><img src=https://example.invalid/x>"
 
@@ -124,6 +127,17 @@ def test_a_store_that_takes_no_deck_does_not_fail_the_task(
     with FlyteContextManager.with_context(context.with_execution_state(state)):
         publish("<p>seen</p>")
     assert "The Deck could not be stored" in caplog.text
+
+
+def test_each_store_is_told_in_its_own_words_what_a_deck_is() -> None:
+    """And in no others': some refuse what they don't know."""
+    assert as_html(S3FileSystem.protocol) == {"ContentType": "text/html"}
+    assert as_html(GCSFileSystem.protocol) == {"content_type": "text/html"}
+    (name, settings), *more = as_html(AzureBlobFileSystem.protocol).items()
+    assert (name, settings.content_type, more) == ("content_settings", "text/html", [])
+    assert as_html("s3") == as_html(("s3", "s3a"))
+    assert as_html("abfs").keys() == {"content_settings"}
+    assert as_html("file") == as_html(("file", "local")) == as_html("http") == {}
 
 
 @pytest.mark.parametrize("task", [reduce, analyze, compare], ids=lambda task: task.task_function.__name__)

@@ -26,7 +26,8 @@ import sys
 
 import flyte
 
-from sameshot_flyte.flyte2 import SameshotConnector, capture, capture_env, connector
+from sameshot_flyte import polled
+from sameshot_flyte.flyte2 import SameshotConnector, capture, capture_env
 
 env = flyte.TaskEnvironment("mine", depends_on=[capture_env])
 LONG = {"duration": "10s", "warmup": "5s", "activities": "cpu"}
@@ -74,13 +75,13 @@ if __name__ == "__main__":
         await context.run.aio(capture, address=address, **LONG)
 
     if how == "unanswered":
-        begin = connector.create_from
+        begin = polled.create_from
 
         async def lost(*args, **more):
             await begin(*args, **more)
             await asyncio.sleep(60)
 
-        connector.create_from = lost
+        polled.create_from = lost
     if how == "asyncio":
         asyncio.run(main())
     else:

@@ -25,9 +25,10 @@ from sameshot.errors import (
 )
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, TargetState
 from sameshot.steps.request import Action
-from sameshot_flyte import polled
+from sameshot_flyte import keyed, polled
 from sameshot_flyte.asked import Asked, Place
-from sameshot_flyte.polled import CLOCKS_DIFFER_S, PATIENCE_S, create, create_from
+from sameshot_flyte.keyed import CLOCKS_DIFFER_S
+from sameshot_flyte.polled import PATIENCE_S, create, create_from
 from support.canned_coordinator import SILENCE, canned
 from support.coordination import coordinating, in_loop, until, until_view
 from support.fake_agent import JOB, FakeAgent, deliver, failing, stay, worker
@@ -43,8 +44,9 @@ def arm(agent: FakeAgent) -> None:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same bounds, a tenth of the time."""
-    for name in ("_BEGIN_S", "_LAST_WORD_S", "_GET_S", "_CANCEL_S", "ANSWER_S"):
+    for name in ("_BEGIN_S", "LAST_WORD_S", "_GET_S", "_CANCEL_S", "ANSWER_S"):
         monkeypatch.setattr(polled, name, getattr(polled, name) / 10)
+    monkeypatch.setattr(keyed, "ANSWER_S", 0.3)
     monkeypatch.setattr("sameshot.steps.glance.ANSWER_S", 0.3)
 
 
@@ -119,7 +121,7 @@ async def test_what_create_has_begun_is_found_where_its_caller_gave_up(
 async def test_what_create_got_no_answer_to_is_found_by_the_first_look(
     tmp_path: Path, hurried: None, answers_late: asyncio.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sameshot.steps.begin._LAST_WORD_S", 0.1)
+    monkeypatch.setattr("sameshot.steps.begin.LAST_WORD_S", 0.1)
     async with training(tmp_path) as (agent, client):
         agent.script = failing(FailureReason.WORKER_EXITED)
         asked = await create(request(client))

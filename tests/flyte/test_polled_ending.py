@@ -13,13 +13,15 @@ from polled_lab import Clock, asking, captures, looks, process
 
 from sameshot.api.views import CaptureView
 from sameshot.client import AsyncClient
+from sameshot.coordinator.book import Book
 from sameshot.errors import Denied, NoSuchJob, StorageError, UnknownCapture, Unreachable
 from sameshot.model import CaptureState, FailureReason, Outcome, TargetState
+from sameshot.steps import preflight
 from sameshot.steps.finish import CANCEL_ALLOWANCE_S
 from sameshot.steps.request import Action
 from sameshot_flyte import polled
 from sameshot_flyte.asked import Asked
-from sameshot_flyte.polled import create, delete
+from sameshot_flyte.polled import create
 from support.canned_coordinator import SILENCE, canned
 from support.coordination import JumpClock, in_loop, until, until_view
 from support.fake_agent import JOB, FakeAgent, deliver, failing, stay, worker
@@ -28,6 +30,10 @@ from support.silent_network import network_to
 from support.step_requests import request, training
 
 LOST = "0" * 32
+
+
+def arm(agent: FakeAgent) -> None:
+    agent.workers = [worker(rank=rank, world_size=2) for rank in range(2)]
 
 
 def late() -> Clock:
@@ -216,9 +222,9 @@ async def test_delete_cancels_by_the_id_once_however_often_it_is_called(tmp_path
     async with training(tmp_path) as (agent, client):
         asked = await collecting(client, agent)
         other = await create(request(client, "another task"))
-        first = await delete(asked)
+        first = await process().delete(asked)
         assert "2 of 2 configs were withdrawn" in first
-        again = await delete(Asked.decode(asked.encode()))
+        again = await process().delete(Asked.decode(asked.encode()))
         assert "was over already: CANCELLED" in again
         assert withdrawals(agent) == 1
         assert not (await client.get(other.capture_id)).cancel_requested
@@ -232,24 +238,173 @@ async def test_a_late_delete_does_not_reach_the_capture_of_a_newer_attempt(tmp_p
         await looks(first)
         newer = await collecting(client, agent)
         assert newer.capture_id != first.capture_id
-        assert "was over already: FAILED" in await delete(first)
+        assert "was over already: FAILED" in await process().delete(first)
         assert not (await client.get(newer.capture_id)).cancel_requested
         assert withdrawals(agent) == 0
 
 
 @in_loop
-async def test_delete_finds_what_a_look_has_begun_and_ends_only_that(tmp_path: Path) -> None:
+async def test_delete_finds_what_a_look_of_another_process_has_begun_and_ends_only_that(tmp_path: Path) -> None:
     async with training(tmp_path, armed=False) as (agent, client):
         asked = await create(request(client, if_unavailable=Action.WAIT))
-        assert "Nothing was begun yet" in await delete(asked)
-        agent.workers = [worker(rank=rank, world_size=2) for rank in range(2)]
+        arm(agent)
         other = await create(request(client, "another task"))
         agent.script = stay(TargetState.QUEUED)
         await process().get(asked)
-        await delete(asked)
+        await process().delete(asked)
         ended = {view.request_key: view.cancel_requested for view in await client.captures()}
         assert ended == {"k1": True, other.request.request_key: False}
-        assert "was over already" in await delete(asked)
+        assert "was over already" in await process().delete(asked)
+
+
+@in_loop
+async def test_after_a_delete_nothing_is_begun_any_more_but_by_another_attempt(tmp_path: Path) -> None:
+    async with training(tmp_path, armed=False) as (agent, client):
+        polls = process()
+        asked = await create(request(client, if_unavailable=Action.WAIT))
+        assert (await polls.get(asked)).phase == "WAITING_FOR_RESOURCES"
+        assert "Nothing was begun yet" in await polls.delete(asked)
+        arm(agent)
+        status = await polls.get(asked)
+        assert (status.phase, "cancelled before a capture had begun" in status.message) == ("FAILED", True)
+        assert await captures(client) == []
+        assert "Nothing was begun yet" in await polls.delete(asked)
+        retry = Asked(request=asked.request, since=asked.since + 60, deadline=asked.deadline + 60)
+        assert (await looks(retry, polls)).phase == "SUCCEEDED"
+
+
+@in_loop
+async def test_a_look_that_has_not_started_a_capture_yet_starts_none_after_a_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looking, on = asyncio.Event(), asyncio.Event()
+    clear = preflight.check
+
+    async def slowly(*args: Any) -> None:
+        await clear(*args)
+        looking.set()
+        await on.wait()
+
+    async with training(tmp_path, armed=False) as (agent, client):
+        polls = process()
+        asked = await create(request(client, if_unavailable=Action.WAIT))
+        arm(agent)
+        monkeypatch.setattr("sameshot.steps.begin.check", slowly)
+        look = asyncio.create_task(polls.get(asked))
+        await looking.wait()
+        assert "Nothing was begun yet" in await polls.delete(asked)
+        on.set()
+        assert (await look).phase == "FAILED"
+        assert await captures(client) == []
+
+
+@in_loop
+async def test_delete_waits_for_what_a_look_is_just_starting_and_cancels_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins, arrived, on = Book.start, asyncio.Event(), asyncio.Event()
+
+    async def start(*args: Any, **more: Any) -> Any:
+        arrived.set()
+        await on.wait()
+        return await begins(*args, **more)
+
+    async with training(tmp_path, armed=False) as (agent, client):
+        polls = process()
+        asked = await create(request(client, if_unavailable=Action.WAIT))
+        arm(agent)
+        agent.script = stay(TargetState.QUEUED)
+        monkeypatch.setattr(Book, "start", start)
+        look = asyncio.create_task(polls.get(asked))
+        await arrived.wait()
+        deleting = asyncio.create_task(polls.delete(asked))
+        asyncio.get_running_loop().call_later(0.5, on.set)
+        assert "CANCELLED" in await deleting
+        await look
+        assert await captures(client) == [(1, CaptureState.CANCELLED)]
+        assert (await looks(asked, polls)).phase == "FAILED"
+
+
+@in_loop
+async def test_what_began_after_delete_gave_up_is_cancelled_by_the_look_that_began_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And Flyte calls `delete` again."""
+    monkeypatch.setattr(polled, "_CANCEL_S", 0.5)
+    begins, arrived, on = Book.start, asyncio.Event(), asyncio.Event()
+
+    async def start(*args: Any, **more: Any) -> Any:
+        arrived.set()
+        await on.wait()
+        return await begins(*args, **more)
+
+    async with training(tmp_path, armed=False) as (agent, client):
+        polls = process()
+        asked = await create(request(client, if_unavailable=Action.WAIT))
+        arm(agent)
+        agent.script = stay(TargetState.QUEUED)
+        monkeypatch.setattr(Book, "start", start)
+        look = asyncio.create_task(polls.get(asked))
+        await arrived.wait()
+        with pytest.raises(Unreachable):
+            await polls.delete(asked)
+        on.set()
+        await look
+        assert await captures(client) == [(1, CaptureState.CANCELLED)]
+        assert "was over already: CANCELLED" in await polls.delete(asked)
+
+
+@pytest.mark.parametrize("by", ["create", "a look"])
+@in_loop
+async def test_a_start_that_nobody_answered_makes_delete_an_error_until_somebody_answers(
+    by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network falls silent when the start has arrived: the capture goes on, and its id is not known here."""
+    for name, seconds in (("_BEGIN_S", 1.5), ("_GET_S", 2.5), ("_CANCEL_S", 0.5), ("LAST_WORD_S", 0.5)):
+        monkeypatch.setattr(polled, name, seconds)
+    monkeypatch.setattr("sameshot.steps.begin.LAST_WORD_S", 0.1)
+    begins = Book.start
+    async with training(tmp_path, armed=by == "create") as (agent, client), network_to(client.address) as network:
+
+        async def start(*args: Any, **more: Any) -> Any:
+            network.fall_silent()
+            return await begins(*args, **more)
+
+        agent.script = stay(TargetState.QUEUED)
+        clock = Clock()
+        polls = process(clock)
+        asked = await create(asking(network.address, if_unavailable=Action.WAIT), now=clock) if by != "create" else None
+        arm(agent)
+        monkeypatch.setattr(Book, "start", start)
+        if asked is None:
+            asked = Asked.decode((await create(asking(network.address), now=clock)).encode())
+        else:
+            assert (await polls.get(asked)).phase == "WAITING_FOR_RESOURCES"
+        assert asked.capture_id == ""
+        assert [state for _, state in await captures(client)] == [CaptureState.COLLECTING]
+        with pytest.raises(Unreachable):
+            await polls.delete(asked)
+        clock.later = 40 + CANCEL_ALLOWANCE_S
+        with pytest.raises(Unreachable):
+            await polls.delete(asked)
+        clock.later = 61 + CANCEL_ALLOWANCE_S
+        assert "What may have begun is not cancelled, and ends by itself" in await polls.delete(asked)
+        clock.later = 0
+        network.silent.clear()
+        assert "2 of 2 configs were withdrawn" in await polls.delete(asked)
+        assert await captures(client) == [(1, CaptureState.CANCELLED)]
+
+
+@in_loop
+async def test_where_no_start_was_sent_no_cancel_is_owed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(polled, "_CANCEL_S", 0.5)
+    monkeypatch.setattr(polled, "_BEGIN_S", 0.5)
+    async with canned(GetCapture=SILENCE) as coordinator:
+        asked = await create(asking(coordinator.address))
+        assert (asked.unanswered, asked.settled) == (False, None)
+        assert "as far as is known none has begun" in await process().delete(asked)
 
 
 @in_loop
@@ -258,15 +413,15 @@ async def test_delete_of_a_success_changes_nothing(tmp_path: Path, monkeypatch: 
     async with training(tmp_path) as (_, client):
         asked = await create(request(client))
         assert (await looks(asked)).phase == "SUCCEEDED"
-        assert "was over already: SUCCEEDED; 2 of 2 traces are kept" in await delete(asked)
-    assert "was over already: SUCCEEDED" in await delete(asked)  # the archive says so
+        assert "was over already: SUCCEEDED; 2 of 2 traces are kept" in await process().delete(asked)
+    assert "was over already: SUCCEEDED" in await process().delete(asked)  # the archive says so
 
 
 @in_loop
 async def test_what_was_settled_needs_no_cancel() -> None:
     asked = await create(asking("local:nobody-of-that-name"))
     assert asked.settled is not None
-    assert (await delete(asked)).startswith("Nothing is cancelled. No")
+    assert (await process().delete(asked)).startswith("Nothing is cancelled. No")
 
 
 @in_loop
@@ -279,12 +434,12 @@ async def test_a_cancel_that_is_owed_and_not_confirmed_is_an_error_until_the_cap
             wanted = asking(coordinator.address)
             asked = Asked(request=wanted, since=time.time(), deadline=time.time() + 60, capture_id=LOST)
             with pytest.raises(Unreachable):
-                await delete(asked)
+                await process().delete(asked)
             clock = Clock()
             clock.later = 61 + CANCEL_ALLOWANCE_S
-            assert "is not cancelled, and ends by itself" in await delete(asked, now=clock)
+            assert "is not cancelled, and ends by itself" in await process(clock).delete(asked)
             unknown = Asked(request=wanted, since=time.time(), deadline=time.time() + 60)
-            assert "Nothing is cancelled: as far as is known none has begun" in await delete(unknown)
+            assert "Nothing is cancelled: as far as is known none has begun" in await process().delete(unknown)
 
 
 @pytest.mark.parametrize(
@@ -300,7 +455,7 @@ async def test_what_calling_again_can_not_mend_is_said_and_not_raised(answer: Ex
     """An error would hold up what Flyte does next, and for what?"""
     async with canned(GetCapture=answer) as coordinator:
         asked = Asked(request=asking(coordinator.address), since=0, deadline=4e9, capture_id=LOST)
-        assert await delete(asked) == says
+        assert await process().delete(asked) == says
 
 
 @in_loop
@@ -308,7 +463,7 @@ async def test_a_job_of_this_machine_that_has_gone_is_said(tmp_path: Path, monke
     (tmp_path / "runs").mkdir(mode=0o700)
     monkeypatch.setenv("SAMESHOT_RUNTIME_DIR", str(tmp_path / "runs"))
     asked = Asked(request=asking("local:train", uid=JOB.uid), since=0, deadline=4e9, capture_id=LOST)
-    assert "There is nothing to cancel any more. No job" in await delete(asked)
+    assert "There is nothing to cancel any more. No job" in await process().delete(asked)
 
 
 # ---- bounded in time
@@ -336,7 +491,7 @@ async def test_every_call_ends_within_flytes_ten_seconds_though_nobody_ever_answ
 
         with s3_environment(f"http://{network.address}"):
             calls = [create(asking(network.address)), *(process().get(each) for each in (began, overdue, waiting))]
-            times = await asyncio.gather(*map(took, [*calls, delete(began)]))
+            times = await asyncio.gather(*map(took, [*calls, process().delete(began)]))
     made, running, over, begins, deleted = (answer for _, answer in times)
     assert max(seconds for seconds, _ in times) < 9.5, times
     assert isinstance(made, Asked)

@@ -14,6 +14,7 @@ from sameshot.api.views import CaptureView
 from sameshot.errors import Denied, ManifestError, StorageError, UnknownCapture, UsageError
 from sameshot.model import CaptureState, Outcome, TargetState
 from sameshot.steps import glance
+from sameshot.steps import lately as memory
 from sameshot.steps.follow import ENDED_GRACE_S
 from sameshot.steps.glance import LOOK_S, Glances
 from sameshot.steps.lately import Lately, Since
@@ -251,17 +252,44 @@ def test_a_look_leaves_engines_that_give_ten_seconds_room_for_more() -> None:
 # ---- what is remembered
 
 
-def test_the_oldest_of_too_many_is_forgotten() -> None:
-    lately: Lately[int] = Lately(2)
-    for value in range(3):
-        lately.put(str(value), value)
-    assert [lately.get(each) for each in "012"] == [None, 1, 2]
-    lately.put("1", 10)  # again: now 2 is the oldest
-    lately.put("3", 3)
-    assert [lately.get(each) for each in "123"] == [10, None, 3]
-    lately.forget("1")
+def test_of_too_many_those_go_that_nobody_has_used_for_long() -> None:
+    clock = Clock()
+    lately: Lately[int] = Lately(clock, limit=2, unused_s=60)
+    lately.put("0", 0)
+    lately.put("1", 1)
+    clock.now += 59
+    lately.put("2", 2)  # no room: both may be asked for again
+    assert [lately.get(each) for each in "012"] == [0, 1, None]
+    clock.now += 30
+    assert lately.get("0") == 0
+    clock.now += 30
+    lately.put("2", 2)
+    assert [lately.get(each) for each in "012"] == [0, None, 2]
+    lately.put("0", 10)  # again: that needs no room
+    assert (lately.get("0"), lately.get("2")) == (10, 2)
+    lately.forget("0")
     lately.forget("never there")
-    assert lately.get("1") is None
+    lately.put("3", 3)
+    assert [lately.get(each) for each in "0123"] == [None, None, 2, 3]
+
+
+def test_patience_ends_for_more_than_can_be_remembered() -> None:
+    """They take turns; and whose patience has ended makes room for the next."""
+    clock = Clock()
+    since, silent, ended = Since(clock, limit=10), {str(each) for each in range(25)}, 0
+    for _ in range(10):
+        for each in sorted(silent):
+            if since.seconds(each) >= 60:
+                since.forget(each)
+                silent.remove(each)
+                ended += 1
+        clock.now += 30
+    assert (ended, silent) == (25, set())
+
+
+def test_the_bound_is_above_what_one_connector_can_look_at() -> None:
+    assert memory.LIMIT >= 10_000
+    assert memory.UNUSED_S >= 4 * 30  # Flyte looks every half minute
 
 
 def test_what_lasts_is_counted_from_the_first_time_and_anew_after_an_end() -> None:

@@ -8,6 +8,7 @@ import typer
 from sameshot.cli.step import STEPS, register
 from sameshot.cli.step.given import StepCommand, given
 from sameshot.errors import InvalidSpec
+from sameshot.steps.options import said
 
 FLAGS = {"--with-stack": ("--with-stack", None), "--history": ("--history", "--no-history")}
 
@@ -41,3 +42,30 @@ def test_every_step_reads_its_options_so(name: str) -> None:
     app = typer.Typer()
     register(app)
     assert isinstance(typer.main.get_command(app).commands["step"].commands[name], StepCommand)  # type: ignore[attr-defined]
+
+
+# ---- engines that know no absent values
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "means"),
+    [
+        ("min_ranks", 0, None),
+        ("min_ranks", 0.0, None),
+        ("min_ranks", " 0 ", None),
+        ("min_ranks", -1, -1),
+        ("min_ranks", 4.0, 4),
+        ("min_ranks", 2.5, 2.5),
+        ("min_ranks", False, False),
+        ("attempt", -1.0, None),
+        ("attempt", 0, 0),
+        ("threshold", 0.0, 0.0),
+        ("job", " ", None),
+        ("job", " bert ", "bert"),
+        ("job", None, None),
+        ("activities", ["cpu"], ["cpu"]),
+    ],
+)
+def test_what_says_nothing_is_told_from_what_says_something(name: str, value: object, means: object) -> None:
+    found = said(name, value)
+    assert (found, type(found)) == (means, type(means))

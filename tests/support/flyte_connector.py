@@ -45,8 +45,12 @@ def spec_of(task: SameshotCapture) -> Any:
     return get_serializable(OrderedDict(), settings, task).to_flyte_idl()
 
 
-def literals(values: Mapping[str, str | int | bool]) -> literals_pb2.LiteralMap:
-    def literal(value: str | int | bool) -> literals_pb2.Literal:
+def literals(values: Mapping[str, Any]) -> literals_pb2.LiteralMap:
+    """Of plain values; what is a literal already stays one."""
+
+    def literal(value: Any) -> literals_pb2.Literal:
+        if isinstance(value, literals_pb2.Literal):
+            return value
         kind = "boolean" if isinstance(value, bool) else "integer" if isinstance(value, int) else "string_value"
         return literals_pb2.Literal(scalar=literals_pb2.Scalar(primitive=literals_pb2.Primitive(**{kind: value})))
 
@@ -94,7 +98,7 @@ class Calls:
 
     async def create(
         self,
-        inputs: Mapping[str, str | int | bool],
+        inputs: Mapping[str, Any],
         *,
         task: SameshotCapture = capture,
         prefix: str = "",

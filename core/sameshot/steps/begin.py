@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import datetime
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -26,13 +26,21 @@ from sameshot.steps.patience import patiently
 from sameshot.steps.preflight import Say, action_for, check, dialled, other_job, pauses, wait_until_clear
 from sameshot.steps.request import Action, CaptureRequest
 
-_LAST_LOOK_S, _LAST_WORD_S = 2.0, 2.0  # at the deadline; when cancelled
+LAST_WORD_S = 2.0
+"""So much longer `begin` takes where it is cancelled while the coordinator answers."""
+_LAST_LOOK_S = 2.0  # at the deadline
 
 
-async def begin(request: CaptureRequest, progress: Say | None = None, seen: Seen | None = None) -> CaptureView:
+async def begin(
+    request: CaptureRequest,
+    progress: Say | None = None,
+    seen: Seen | None = None,
+    starting: Callable[[], None] | None = None,
+) -> CaptureView:
     """The capture of this request: the one that its key has already, running or usable, else a new one. Which of the
     two it is, `progress` is told. `seen` is called with it, also where the coroutine is cancelled while the
-    coordinator answers: that cancels no capture, and whoever stops here can still say which one goes on.
+    coordinator answers: that cancels no capture, and whoever stops here can still say which one goes on. `starting` is
+    called before each start is sent: from then on one may have begun, though nobody ever said so.
 
     Raises what stands in the way (JobEnded, NotArmed, OtherAttempt, JobBusy), RequestKeyConflict, PolicyRefused,
     Unreachable. A coordinator that is being restarted is waited for; the call may be repeated at any time. Where a
@@ -45,6 +53,8 @@ async def begin(request: CaptureRequest, progress: Say | None = None, seen: Seen
             known = await _known(client, request)
             if known is None:
                 await check(client, request)
+            if starting is not None:
+                starting()
             # Between the look and this anybody may have started another; only the coordinator can rule that out.
             view = await _told(
                 client.start_capture(
@@ -78,7 +88,7 @@ async def _told(starting: Coroutine[Any, Any, CaptureView], seen: Seen | None) -
         view = await asyncio.shield(task)
     except asyncio.CancelledError:
         with contextlib.suppress(SameshotError, TimeoutError):
-            async with asyncio.timeout(_LAST_WORD_S):
+            async with asyncio.timeout(LAST_WORD_S):
                 view = await task
                 if seen is not None:
                     seen(view)

@@ -135,7 +135,7 @@ async def give_up(
     is published is never called late: the archive is asked before the cancel, and after one that failed."""
     last: CaptureView | None = passed.view
     uri = manifest_uri or ("" if last is None else last.manifest_uri)
-    if (there := await _in_archive(capture_id, uri, _LOOK_S)) is not None:
+    if (there := await in_archive(capture_id, uri, _LOOK_S)) is not None:
         return await result_of(request, there, timed_out=ended_late(there, deadline))
     if last is not None and last.state.terminal:
         return await result_of(request, last, timed_out=ended_late(last, deadline))
@@ -145,7 +145,7 @@ async def give_up(
         async with asyncio.timeout(CANCEL_ALLOWANCE_S):
             view, was_over = await end(request.address, capture_id, caller=request.caller, uid=request.uid)
     except (SameshotError, TimeoutError) as error:
-        if (there := await _in_archive(capture_id, uri, _LOOK_S)) is not None:
+        if (there := await in_archive(capture_id, uri, _LOOK_S)) is not None:
             return await result_of(request, there, timed_out=ended_late(there, deadline))
         why = str(error) or f"the coordinator did not confirm it within {CANCEL_ALLOWANCE_S:g} s."
         return fitted(
@@ -176,8 +176,8 @@ def skipped(request: CaptureRequest, why: SameshotError) -> CaptureResult:
     )
 
 
-async def _in_archive(capture_id: str, manifest_uri: str, within_s: float) -> CaptureView | None:
-    """The published capture; None where there is none, as far as can be told in that time."""
+async def in_archive(capture_id: str, manifest_uri: str, within_s: float) -> CaptureView | None:
+    """The capture as its manifest tells it; None where there is none, as far as can be told in that time."""
     if not manifest_uri:
         return None
     with contextlib.suppress(SameshotError, TimeoutError):

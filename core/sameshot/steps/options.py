@@ -87,6 +87,23 @@ def words(value: object, name: str = "") -> tuple[str, ...]:
     raise InvalidSpec(f"{_the(name)}{value!r} is no list of names.")
 
 
+_SAYS_NOTHING = {"min_ranks": 0, "attempt": -1}
+
+
+def said(name: str, value: Any) -> Any:
+    """An option of an engine that knows no absent values: None where it says nothing, which is the empty text, and of
+    numbers 0 (`min_ranks`: all are needed) and -1 (`attempt`: any). Whole numbers are ints, also where the wire has
+    one kind of number; texts have no blanks around them."""
+    if isinstance(value, str):
+        value = value.strip()
+    nothing = _SAYS_NOTHING.get(name)
+    if nothing is not None and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if value == "" or (nothing is not None and not isinstance(value, bool) and str(value) == str(nothing)):
+        return None
+    return value
+
+
 def capture_spec(
     *,
     duration: object = "2s",

@@ -15,9 +15,9 @@ import msgspec
 
 from sameshot.errors import UsageError
 from sameshot.steps.contract import FLYTE
-from sameshot.steps.options import CAPTURE, capture_request, label
+from sameshot.steps.options import CAPTURE, capture_request, label, said
 from sameshot.steps.request import CaptureRequest
-from sameshot.steps.results import CaptureResult
+from sameshot.steps.results import CaptureResult, shortened
 
 VERSION = 1
 NOT_MAPPED = -1
@@ -39,9 +39,12 @@ INPUTS: Mapping[str, tuple[type, Any]] = {
     "caller": (str, ""),
 }
 """The inputs of the capture task, their types and defaults (`...`: it must be given). Every form and every launch plan
-can write them; what says nothing is the empty text, 0 (`min_ranks`: all are needed) or -1 (`attempt`: any)."""
+can write them; what says nothing is the empty text, 0 (`min_ranks`: all are needed) or -1 (`attempt`: any).
 
-_SAYS_NOTHING = {"min_ranks": 0, "attempt": -1}
+`if_unavailable` and `if_busy` "fail" end the attempt, and Flyte tries again as often as the task's `retries` say: the
+job may be there, or free, by then (`steps.contract.retryable`). For a failure at once, make them 0."""
+
+_NAMES = ("address", "job", "uid", "caller")
 
 
 @dataclass(frozen=True)
@@ -77,37 +80,28 @@ def request_of(inputs: Mapping[str, Any], place: Place, caller: str) -> CaptureR
     """
     if unknown := sorted(set(inputs) - set(INPUTS)):
         raise UsageError(f"Unknown inputs of a capture task: {', '.join(unknown)}.")
-    said = {name: _plain(name, value) for name, value in inputs.items()}
-    said = {name: value for name, value in said.items() if value is not None}
-    if (address := label(said.get("address"), "address")) is None:
+    given = {name: said(name, value) for name, value in inputs.items()}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in _NAMES:
+        if not isinstance(value := given.get(name, ""), str):
+            raise UsageError(f"The input `{name}` is {shortened(repr(value))} ({type(value).__name__}), not a text.")
+    if (address := label(given.get("address"))) is None:
         raise UsageError("The input `address` is empty: give the job's coordinator, host:port (or local:<name>).")
     return capture_request(
-        {name: value for name, value in said.items() if name in CAPTURE},
+        {name: value for name, value in given.items() if name in CAPTURE},
         address=address,
         request_key=place.request_key,
-        caller=label(said.get("caller"), "caller") or caller,
+        caller=label(given.get("caller")) or caller,
     )
-
-
-def _plain(name: str, value: Any) -> Any:
-    """Without the ways in which forms, templates and literals write a value; None: it says nothing."""
-    if isinstance(value, str):
-        value = value.strip()
-    if name in _SAYS_NOTHING and isinstance(value, float) and value.is_integer():  # JSON knows one kind of number
-        value = int(value)
-    if value == "" or (
-        name in _SAYS_NOTHING and not isinstance(value, bool) and str(value) == str(_SAYS_NOTHING[name])
-    ):
-        return None
-    return value
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):  # with its defaults: a version that is left out says nothing
     """A capture that was asked for. Times in seconds since the epoch.
 
     `capture_id` empty: none has begun yet, as the request waits for its job (or nobody said in time); whoever looks
-    next begins it. `settled`: nothing was begun, and never will be for this `Asked`: skipped, or refused. `base_url`:
-    where browsers find the archive, for links; empty: none.
+    next begins it. `unanswered`: a start was sent, and nobody has said what came of it. `settled`: nothing was begun,
+    and never will be for this `Asked`: skipped, or refused. `base_url`: where browsers find the archive, for links;
+    empty: none.
     """
 
     version: int = VERSION
@@ -116,6 +110,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):  # with its defaults: a 
     deadline: float
     capture_id: str = ""
     manifest_uri: str = ""
+    unanswered: bool = False
     settled: CaptureResult | None = None
     base_url: str = ""
 

@@ -2,13 +2,17 @@
 
     asked = await create(request)              # begins the capture, or finds that of the same key; some seconds at most
     asked = await create_from(inputs, place, caller=…)                   # the same, of what a task is given
-    status = await Polled().get(asked)         # again and again, by any process
-    await delete(asked)                        # cancels; may be repeated
+    polled = Polled()                                                    # one for a process
+    status = await polled.get(asked)           # again and again, by any process
+    await polled.delete(asked)                 # cancels; may be repeated
 
-A connector remembers nothing that matters: a capture that can't begin yet is begun by a later `get`, and one that is
-past its deadline is cancelled by it. It answers within seconds and as good as never with an error, as Flyte's back ends
-are hard on both (flyteplugins 1.16.8, pluginmachinery/internal/webapi and webapi/connector; those of 2.0.43 do the
-same, and all numbers are defaults that can be configured):
+A connector remembers next to nothing that matters: a capture that can't begin yet is begun by a later `get`, and one
+that is past its deadline is cancelled by it. Two things are not known to other processes: that after a `delete` nothing
+is to be begun any more, and that a start which a `get` has sent was not answered.
+
+It answers within seconds and as good as never with an error, as Flyte's back ends are hard on both (flyteplugins
+1.16.8, pluginmachinery/internal/webapi and webapi/connector; those of 2.0.43 do the same, and all numbers are defaults
+that can be configured):
 
 - A call may take ten seconds. `get` is called every thirty.
 - After an error of `create` the attempt has failed, retryably, with a traceback for its message; `delete` will not be
@@ -24,6 +28,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,8 +37,7 @@ import msgspec
 
 from sameshot.client import CaptureView
 from sameshot.errors import (
-    DeadlinePassed,
-    JobBusy,
+    CaptureCancelled,
     NoSuchJob,
     SameshotError,
     TryAgain,
@@ -42,32 +46,30 @@ from sameshot.errors import (
     UsageError,
 )
 from sameshot.model import CaptureState
-from sameshot.steps.begin import begin, pinned
+from sameshot.steps.begin import LAST_WORD_S, pinned
 from sameshot.steps.cancel import cancel_async, end
 from sameshot.steps.contract import FLYTE
-from sameshot.steps.finish import CANCEL_ALLOWANCE_S, ended_late, result_of, skipped
-from sameshot.steps.follow import archived, is_over
+from sameshot.steps.finish import CANCEL_ALLOWANCE_S, ended_late, in_archive, result_of, skipped
+from sameshot.steps.follow import is_over
 from sameshot.steps.glance import ANSWER_S, Glance, Glances
-from sameshot.steps.kept import USABLE, kept
+from sameshot.steps.kept import kept
 from sameshot.steps.lately import Lately, Since
-from sameshot.steps.preflight import action_for, check, dialled, other_job
+from sameshot.steps.preflight import action_for
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot.steps.results import CaptureResult, fitted, shortened
 from sameshot.steps.words import news
 from sameshot_flyte.asked import Asked, Place, request_of
+from sameshot_flyte.keyed import begun, newest, obstacle, of, own, says_nothing
 from sameshot_flyte.phases import NOT_BEGUN, UNDER_WAY, Phase, ended, refused
 
 PATIENCE_S = 30.0
 """For so long a coordinator that is not heard, or a published manifest that can't be read, is asked again and again
 before that is the answer; two polls of Flyte's own."""
-CLOCKS_DIFFER_S = 5.0
-"""So far behind the connector's clock a coordinator's may be."""
 
-_BEGIN_S = 6.5
-_LAST_WORD_S = 2.0  # so much longer `begin` takes where it is cut off while the coordinator answers
+_BEGIN_S = 6.5  # and LAST_WORD_S
 _GET_S = 8.5
 _CANCEL_S, _CANCEL_WAIT_S = 5.5, 2.5  # until it is confirmed; of that at most for the manifest of what was kept
-_SPARE_S = 0.5
+_SPARE_S, _PAUSE_S = 0.5, 0.1
 _WORDS = 1000  # characters of a message: Flyte keeps it with the execution
 
 _log = logging.getLogger(__name__)
@@ -106,47 +108,18 @@ async def create(request: CaptureRequest, *, now: Callable[[], float] = time.tim
     Raises none of our errors. What can't be helped by asking again is settled, and `get` tells it; where nobody
     answered, `get` asks again.
     """
-    since = now()
+    since, starts = now(), list[float]()
     asked = Asked(request=request, since=since, deadline=since + request.timeout_s)
     try:
-        view = await _begun(asked, asyncio.get_running_loop().time() + _BEGIN_S)
+        view = await begun(asked, asyncio.get_running_loop().time() + _BEGIN_S, lambda: starts.append(now()))
     except SameshotError as error:
         action = action_for(request, error)
         if action is Action.SKIP:
             return msgspec.structs.replace(asked, settled=skipped(request, error))
-        if action is Action.WAIT or _says_nothing(error):
-            return asked
-        return _settled(asked, error)
-    return _of(asked, view)
-
-
-async def delete(asked: Asked, *, now: Callable[[], float] = time.time) -> str:
-    """Cancel what was begun; in words what that did. Idempotent.
-
-    By the capture's id. Where none is known, the newest of the key is meant, whichever attempt began it: Flyte begins
-    the next attempt only after this. Raises TryAgain (Unreachable) where a capture that was begun may still run and
-    nobody confirms the cancel: Flyte calls again. After the deadline nobody needs that: every capture ends by itself.
-    """
-    if asked.settled is not None:
-        return f"Nothing is cancelled. {asked.settled.message}"
-    try:
-        async with asyncio.timeout(_CANCEL_S):
-            return await _cancelled(asked)
-    except TimeoutError:
-        told: SameshotError = Unreachable(
-            f"The coordinator at {asked.request.address} did not confirm the cancel within {_CANCEL_S:g} s."
-        )
-    except SameshotError as error:
-        told = error
-    if isinstance(told, NoSuchJob):
-        return f"There is nothing to cancel any more. {told}"
-    if not asked.capture_id:
-        return f"Nothing is cancelled: as far as is known none has begun, and one that has ends by itself. {told}"
-    if (there := await _published(asked)) is not None:
-        return f"Capture {asked.capture_id} was over already: {there.state.value}."
-    if isinstance(told, TryAgain) and now() < asked.deadline + CANCEL_ALLOWANCE_S:
-        raise told
-    return f"Capture {asked.capture_id} is not cancelled, and ends by itself. {told}"
+        if says_nothing(error):
+            return msgspec.structs.replace(asked, unanswered=bool(starts))
+        return asked if action is Action.WAIT else _settled(asked, error)
+    return of(asked, view)
 
 
 class Polled:
@@ -161,25 +134,27 @@ class Polled:
         self._glances = glances or Glances(clock)
         self._now = now
         self._silent, self._unread = Since(clock), Since(clock)
-        self._begun: Lately[Asked] = Lately()  # what looks have begun or found; another process finds it by its key
-        self._cancelled: Lately[bool] = Lately()  # at the deadline, by us; another process goes by the time of its end
+        self._known: Lately[Asked] = Lately(clock)  # what looks have begun or found; others find it by its key
+        self._cancelled: Lately[bool] = Lately(clock)  # at the deadline, by us; others go by the time of its end
+        self._deleted: Lately[bool] = Lately(clock)
+        self._beginning: Counter[str] = Counter()  # looks that are about to begin it
 
     async def get(self, asked: Asked) -> Status:
         """How it stands. Never raises: each error becomes a phase, a failed one where asking again can't help."""
         if asked.settled is not None:
             return _told(asked.settled)
         ends = asyncio.get_running_loop().time() + _GET_S
-        asked = self._begun.get(_name(asked)) or asked
+        asked = self._known.get(_name(asked)) or asked
         try:
             async with asyncio.timeout_at(ends):
                 if asked.capture_id:
                     seen = await self._glances.look(asked.request, asked.capture_id, asked.manifest_uri)
                 else:
-                    view = await self._found_or_begun(asked, ends - _LAST_WORD_S)
+                    view = await self._found_or_begun(asked, ends - LAST_WORD_S)
                     if isinstance(view, Status):
                         return view
-                    seen, asked = Glance(view), _of(asked, view)
-                    self._begun.put(_name(asked), asked)
+                    seen, asked = Glance(view), of(asked, view)
+                    self._known.put(_name(asked), asked)
                 return await self._stands(asked, seen, ends)
         except TimeoutError:
             words = f"No answer within {_GET_S:g} s."
@@ -199,25 +174,58 @@ class Polled:
         """The capture that an earlier look, or the `create` that got no answer, has begun; else it is begun now."""
         try:
             try:
-                view = await _own(asked)
+                view = await own(asked)
             except (NoSuchJob, Unreachable):  # it may be done already, and its job, too
                 if (view := await kept(asked.request)) is None:
                     raise
             if view is None and self._now() < asked.deadline:
-                view = await _begun(asked, ends)
+                view = await self._begun(asked, ends)
             if view is None:
-                raise await _obstacle(asked)
+                raise await obstacle(asked)
         except SameshotError as error:
-            if isinstance(error, NoSuchJob | TryAgain) or _says_nothing(error):
+            if isinstance(error, NoSuchJob | TryAgain) or says_nothing(error):
                 return self._without(asked, error)
             raise
         self._silent.forget(_name(asked))
         return view
 
+    async def _begun(self, asked: Asked, ends: float) -> CaptureView:
+        """Nothing is begun after a `delete`; and what was just beginning then is cancelled, should it not have been
+        found. Raises CaptureCancelled, or as `keyed.begun`."""
+        name = _name(asked)
+
+        def unless_deleted() -> None:
+            if self._deleted.get(name):
+                raise CaptureCancelled("Nothing is captured: that was cancelled before a capture had begun.")
+
+        def starting() -> None:
+            unless_deleted()
+            self._known.put(name, msgspec.structs.replace(asked, unanswered=True))
+
+        unless_deleted()
+        self._beginning[name] += 1
+        try:
+            view = await begun(asked, ends, starting)
+        except SameshotError as error:
+            if not says_nothing(error):
+                self._known.forget(name)
+            raise
+        finally:
+            self._beginning[name] -= 1
+            if not self._beginning[name]:
+                del self._beginning[name]
+        if self._deleted.get(name) and not view.state.terminal:
+            request = pinned(asked.request, view)
+            self._known.put(name, of(asked, view))
+            view, _ = await end(
+                request.address, view.capture_id, caller=request.caller, uid=request.uid, wait_s=_SPARE_S
+            )
+        return view
+
     def _without(self, asked: Asked, error: SameshotError) -> Status:
         """There is no capture, and this is why."""
         request, late = asked.request, self._now() >= asked.deadline
-        action, silence = action_for(request, error), _says_nothing(error)
+        action, silence = action_for(request, error), says_nothing(error)
         if not silence:
             self._silent.forget(_name(asked))
         if action is Action.SKIP:
@@ -302,120 +310,58 @@ class Polled:
     def _overdue(self, asked: Asked) -> bool:
         return self._now() >= asked.deadline + CANCEL_ALLOWANCE_S
 
+    # ---- delete
 
-# ---- the capture of a key
+    async def delete(self, asked: Asked) -> str:
+        """Cancel what was begun, and begin nothing any more; in words what that did. Idempotent.
 
+        By the capture's id. Where none is known, the newest of the key is meant, whichever attempt began it: Flyte
+        begins the next attempt only after this. Raises TryAgain (Unreachable) where a capture that was begun, or may
+        have been, may still run and nobody confirms the cancel: Flyte calls again. Some time after the deadline nobody
+        needs that: every capture ends by itself.
+        """
+        self._deleted.put(_name(asked), True)
+        asked = self._known.get(_name(asked)) or asked
+        if asked.settled is not None:
+            return f"Nothing is cancelled. {asked.settled.message}"
+        try:
+            async with asyncio.timeout(_CANCEL_S):
+                return await self._ended(asked)
+        except TimeoutError:
+            told: SameshotError = Unreachable(
+                f"The coordinator at {asked.request.address} did not confirm the cancel within {_CANCEL_S:g} s."
+            )
+        except SameshotError as error:
+            told = error
+        if isinstance(told, NoSuchJob):
+            return f"There is nothing to cancel any more. {told}"
+        asked = self._known.get(_name(asked)) or asked
+        if not (asked.capture_id or asked.unanswered):
+            return f"Nothing is cancelled: as far as is known none has begun, and one that has ends by itself. {told}"
+        if (there := await in_archive(asked.capture_id, asked.manifest_uri, ANSWER_S)) is not None:
+            return f"Capture {asked.capture_id} was over already: {there.state.value}."
+        if isinstance(told, TryAgain) and not self._overdue(asked):
+            raise told
+        which = f"Capture {asked.capture_id}" if asked.capture_id else "What may have begun"
+        return f"{which} is not cancelled, and ends by itself. {told}"
 
-async def _begun(asked: Asked, ends: float) -> CaptureView:
-    """Raises what stands in the way; without an answer by then (of the loop's clock): Unreachable."""
-    request, begun = asked.request, list[CaptureView]()
-    try:
-        async with asyncio.timeout_at(ends):
-            begun.append(await begin(request, seen=begun.append))
-    except TimeoutError:
-        if not begun:
-            raise Unreachable(
-                f"The coordinator at {request.address} did not answer in time; should it have begun a capture all the "
-                "same, it is found by its request key."
-            ) from None
-    if not _ours(asked, begun[-1]):
-        raise JobBusy(
-            f"Capture {begun[-1].capture_id} of an earlier attempt is being cancelled; the next one begins after it.",
-            own=True,
+    async def _ended(self, asked: Asked) -> str:
+        """Raises NoSuchJob, Unreachable, Denied."""
+        request, capture_id, name = asked.request, asked.capture_id, _name(asked)
+        if not capture_id:
+            while (view := await newest(request)) is None:
+                if not self._beginning[name] or not (self._known.get(name) or asked).unanswered:
+                    return "Nothing was begun yet, so nothing is cancelled."
+                await asyncio.sleep(_PAUSE_S)  # a start is on its way
+            capture_id, request = view.capture_id, pinned(request, view)
+        done = await cancel_async(
+            request.address, capture_id, caller=request.caller, uid=request.uid, wait_s=_CANCEL_WAIT_S
         )
-    return begun[-1]
-
-
-async def _own(asked: Asked) -> CaptureView | None:
-    """What was begun for this `Asked`, as far as can be told, or would be found by a new attempt anyway."""
-    view = await _newest(asked.request)
-    if view is None or not _ours(asked, view):
-        return None
-    if wrong := other_job(asked.request, view.job):
-        raise wrong
-    return view
-
-
-def _ours(asked: Asked, view: CaptureView) -> bool:
-    """One that runs or is usable is what every attempt wants. One that failed, or is being cancelled, is only where it
-    was begun since: else it is an earlier attempt's. Two machines' clocks are compared for that: a coordinator that is
-    too far behind makes a failed capture be tried once more, one ahead of us by the pause between two attempts makes
-    the earlier one's failure be told again. Neither matters to what `create` has begun."""
-    if view.state in USABLE or not (view.state.terminal or view.cancel_requested):
-        return True
-    began_ns = view.accepted_at_ns or view.frozen_at_ns or view.converged_at_ns or 0  # a manifest lacks the first
-    return began_ns / 1e9 >= asked.since - CLOCKS_DIFFER_S
-
-
-async def _newest(request: CaptureRequest) -> CaptureView | None:
-    """The newest capture of the request's key."""
-    try:
-        async with (
-            asyncio.timeout(ANSWER_S),
-            dialled(request.address, caller=request.caller, uid=request.uid) as client,
-        ):
-            return await client.get(request_key=request.request_key)
-    except TimeoutError:
-        raise Unreachable(f"The coordinator at {request.address} did not answer within {ANSWER_S:g} s.") from None
-    except UnknownCapture:
-        return None
-
-
-async def _obstacle(asked: Asked) -> SameshotError:
-    """What has stood in the way until the deadline, as far as it can be seen now."""
-    request = asked.request
-    try:
-        async with (
-            asyncio.timeout(ANSWER_S),
-            dialled(request.address, caller=request.caller, uid=request.uid) as client,
-        ):
-            await check(client, request)
-    except (NoSuchJob, TryAgain) as error:
-        return error
-    except TimeoutError:
-        pass
-    return DeadlinePassed("No capture had begun by then.")
-
-
-async def _cancelled(asked: Asked) -> str:
-    """Raises NoSuchJob, Unreachable, Denied."""
-    request, capture_id = asked.request, asked.capture_id
-    if not capture_id:
-        view = await _newest(request)
-        if view is None:
-            return "Nothing was begun yet, so nothing is cancelled."
-        capture_id, request = view.capture_id, pinned(request, view)
-    done = await cancel_async(
-        request.address, capture_id, caller=request.caller, uid=request.uid, wait_s=_CANCEL_WAIT_S
-    )
-    return done.message
-
-
-async def _published(asked: Asked) -> CaptureView | None:
-    """The capture as the archive tells it; None: it has none, or can't say."""
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            return await archived(asked.capture_id, asked.manifest_uri) if asked.manifest_uri else None
-    except (SameshotError, TimeoutError):
-        return None
-
-
-def _of(asked: Asked, view: CaptureView) -> Asked:
-    return msgspec.structs.replace(
-        asked, request=pinned(asked.request, view), capture_id=view.capture_id, manifest_uri=view.manifest_uri
-    )
+        return done.message
 
 
 def _name(asked: Asked) -> str:
     return f"{asked.request.request_key} {asked.since}"
-
-
-def _says_nothing(error: SameshotError) -> bool:
-    """Of the capture or its job: nobody answered, or not somebody who knew; what is none of our errors was said by a
-    proxy, or by a coordinator that was just being ended."""
-    return type(error) is SameshotError or (
-        isinstance(error, TryAgain) and not isinstance(error, JobBusy | DeadlinePassed)
-    )
 
 
 def _late(asked: Asked) -> str:

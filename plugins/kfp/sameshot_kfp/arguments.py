@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from sameshot.steps.contract import KFP
+from sameshot.steps.options import said
 
-_SAYS_NOTHING = {"min_ranks": 0, "attempt": -1}
 _NAMES = {"trained_image": "image"}
 _OURS = ("run_id", "task_name", "key", "manifest_uri", "manifest_sha256", "shards")
 """What is no flag of the same name."""
@@ -37,7 +37,5 @@ def _flag(name: str, value: Any) -> list[str]:
         return [] if value else ["--no-history"]
     if isinstance(value, bool):
         return [flag] if value else []
-    # KFP has one type of number on the wire: a whole one may arrive as 4.0.
-    number = int(value) if isinstance(value, float) and value.is_integer() and name in _SAYS_NOTHING else value
-    # In one word: what people write may begin with a dash.
-    return [] if value == "" or number == _SAYS_NOTHING.get(name) else [f"{flag}={number}"]
+    value = said(name, value)
+    return [] if value is None else [f"{flag}={value}"]  # in one word: what people write may begin with a dash

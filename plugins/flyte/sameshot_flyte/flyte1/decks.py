@@ -26,7 +26,7 @@ from flytekit.deck.deck import DECK_FILE_NAME
 from flytekit.extend import TaskPlugins
 from flytekit.loggers import logger
 
-_HTML = {"ContentType": "text/html", "content_type": "text/html"}  # as S3 and as GCS call it
+_HTML = "text/html"
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,25 @@ def publish(page: str) -> Path:
     try:
         file_system = context.file_access.get_filesystem_for_path(told.output_metadata_prefix)
         separator = context.file_access.sep(file_system)
-        context.file_access.put_data(str(path), f"{told.output_metadata_prefix}{separator}{DECK_FILE_NAME}", **_HTML)
+        remote = f"{told.output_metadata_prefix}{separator}{DECK_FILE_NAME}"
+        context.file_access.put_data(str(path), remote, **as_html(file_system.protocol))
     except Exception as error:
         logger.error(f"The Deck could not be stored: {error}")
     return path
+
+
+def as_html(protocol: str | tuple[str, ...]) -> dict[str, Any]:
+    """How the file system of this protocol (fsspec's) is told what a file is; what it does not know it may refuse."""
+    names = {protocol} if isinstance(protocol, str) else set(protocol)
+    if "s3" in names:
+        return {"ContentType": _HTML}
+    if names & {"gs", "gcs"}:
+        return {"content_type": _HTML}
+    if names & {"abfs", "az"}:
+        from azure.storage.blob import ContentSettings
+
+        return {"content_settings": ContentSettings(content_type=_HTML)}
+    return {}
 
 
 TaskPlugins.register_pythontask_plugin(OwnDeck, OwnDeckTask)

@@ -13,7 +13,7 @@ import atexit
 import contextlib
 from collections.abc import Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import flyte
 from flyte.errors import NonRecoverableError, RuntimeUserError
@@ -22,14 +22,16 @@ from sameshot.errors import SameshotError
 from sameshot.steps.store import wait
 from sameshot_flyte.asked import Asked
 from sameshot_flyte.phases import Phase
-from sameshot_flyte.polled import Status, delete
+from sameshot_flyte.polled import Polled
+from sameshot_flyte.served import Seen
 
 
 @dataclass(eq=False)
 class Here:
-    """One task's capture, once it has been asked for."""
+    """One task's capture, once it has been asked for, and who looks at it."""
 
     asked: Asked | None = None
+    polled: Polled = field(default_factory=Polled)
 
 
 _CURRENT: ContextVar[Here | None] = ContextVar("sameshot_capture_here", default=None)
@@ -60,26 +62,26 @@ def running() -> Iterator[Here]:
 async def end(here: Here) -> None:
     """Cancel what was asked for; some seconds at most. Another cancel of the task meanwhile does not stop this."""
     if here.asked is not None:
-        await asyncio.shield(asyncio.ensure_future(_told(here.asked)))
+        await asyncio.shield(asyncio.ensure_future(_told(here.polled, here.asked)))
 
 
-async def _told(asked: Asked) -> None:
+async def _told(polled: Polled, asked: Asked) -> None:
     try:
-        flyte.logger.warning(await delete(asked))
+        flyte.logger.warning(await polled.delete(asked))
     except SameshotError as error:
         flyte.logger.warning(f"The capture may go on: {error}")
 
 
-def raise_failure(status: Status) -> None:
+def raise_failure(seen: Seen) -> None:
     """What a back end does with the phases of failures."""
-    if status.phase is Phase.RETRYABLE_FAILED:
-        raise RuntimeUserError("CaptureFailed", status.message)
-    if status.phase in (Phase.FAILED, Phase.ABORTED):
-        raise NonRecoverableError(status.message, "CaptureFailed")
+    if seen.phase is Phase.RETRYABLE_FAILED:
+        raise RuntimeUserError("CaptureFailed", seen.message)
+    if seen.phase in (Phase.FAILED, Phase.ABORTED):
+        raise NonRecoverableError(seen.message, "CaptureFailed")
 
 
 def _end_all() -> None:
     """The process ends: by Ctrl-C, as a rule, which reaches the main thread alone, and the tasks run in another one."""
     for here in list(_UNDER_WAY):
         if here.asked is not None:
-            wait(_told(here.asked))
+            wait(_told(here.polled, here.asked))

@@ -28,8 +28,8 @@ from sameshot.errors import UsageError
 from sameshot.steps.links import web_problem
 from sameshot_flyte.asked import INPUTS
 from sameshot_flyte.flyte2 import here
-from sameshot_flyte.flyte2.connector import ARCHIVE_BASE_URL, OUTPUT, TASK_TYPE
 from sameshot_flyte.references import Capture
+from sameshot_flyte.served import ARCHIVE_BASE_URL, OUTPUT, TASK_TYPE
 
 RETRIES = 2
 """A `create` whose answer is lost ends an attempt (flyteorg/flyte, pluginmachinery/internal/webapi/launcher.go); the
