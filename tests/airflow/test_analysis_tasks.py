@@ -80,6 +80,16 @@ def test_mapped_tasks_and_a_reduce_find_what_one_task_finds(tmp_path: Path) -> N
     assert Path(reduced["report_uri"].removeprefix("file://")).read_bytes().startswith(b"<!")
 
 
+def test_a_report_is_of_the_ranks_that_were_analysed_with_its_fetch_pattern(tmp_path: Path, results: str) -> None:
+    of = {"capture": result_of(capture(tmp_path, "c-1")), "results_uri": results}
+    run(SameshotAnalyzeRankOperator(task_id="rank", shard="0/1", fetch_pattern="next_batch", **of))
+    with pytest.raises(AirflowFailException, match="'next_batch', not with"):
+        run(SameshotReduceOperator(task_id="reduce", **of))
+    assert run(SameshotReduceOperator(task_id="reduce", fetch_pattern="next_batch", **of))["analysed"] == 2
+    both = run(SameshotAnalyzeOperator(task_id="analyze", fetch_pattern="next", **of))
+    assert run(SameshotReduceOperator(task_id="reduce", fetch_pattern="next", **of))["findings"] == both["findings"]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_any_number_of_processes_finds_the_same(tmp_path: Path, results: str, workers: int) -> None:
     path = capture(tmp_path, "c-1", late={1: 30.0})

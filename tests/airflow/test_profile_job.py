@@ -119,6 +119,14 @@ def test_options_reach_the_tasks_that_they_are_for() -> None:
     assert {(each.retries, each.pool) for each in group} == {(5, "profiling")}
 
 
+def test_report_and_ranks_have_the_same_fetch_pattern() -> None:
+    with DAG("fetching", schedule=None):
+        group = profile_job("one", group_id="one", fetch_pattern="next_batch")
+        whole = profile_job("one", group_id="whole", fetch_pattern="next_batch", fan_out=False)
+    assert group["analyze"].partial_kwargs["fetch_pattern"] == "next_batch"
+    assert group.reduce.fetch_pattern == whole.reduce.fetch_pattern == "next_batch"
+
+
 def test_only_where_some_ranks_are_enough_the_report_waits_for_no_analysis_to_succeed() -> None:
     """`all_done_min_one_success`: a skipped capture skips it, a failed one leaves it not run."""
     with DAG("lenient", schedule=None) as dag:

@@ -103,13 +103,15 @@ def test_the_key_of_a_task_that_runs_once_per_item_must_be_given() -> None:
 def test_a_manifest_can_be_named_by_its_address() -> None:
     def build() -> None:
         one: Task = analyze_rank(of="s3://traces/m.json", shard="0/1", **RESULTS)
-        one >> reduce(of="s3://traces/m.json", **RESULTS, min_ranks=3)
+        one >> reduce(of="s3://traces/m.json", **RESULTS, min_ranks=3, fetch_pattern="next")
 
     document = made(build)
     assert problems(document, INSTALLED) == []
     found = tasks(document)
     assert "withParam" not in found["analyze"]
-    assert arguments(found["reduce"]) == {"manifest_uri": "s3://traces/m.json", **RESULTS, "min_ranks": "3"}
+    assert arguments(found["reduce"]) == {
+        "manifest_uri": "s3://traces/m.json", **RESULTS, "min_ranks": "3", "fetch_pattern": "next",
+    }  # fmt: skip
 
 
 def test_an_exit_hook_names_the_captures_that_it_may_cancel() -> None:

@@ -111,7 +111,13 @@ def profile_job(
     """
     if wrong := sorted({"task_id", "trigger_rule", "map_index_template"} & capture.keys()):
         raise ValueError(f"{', '.join(wrong)}: each task of profile_job has its own; set it on one, `group.capture`.")
-    report = {"min_ranks": min_ranks, "history": history, "image": image, "commit": commit}
+    report = {
+        "min_ranks": min_ranks,
+        "history": history,
+        "image": image,
+        "commit": commit,
+        "fetch_pattern": fetch_pattern,
+    }
     reduced: SameshotReduceOperator | SameshotAnalyzeOperator
     shared = {name: capture.pop(name) for name in sorted(OF_ALL_TASKS & capture.keys())}
     arguments: Any = {**(default_args or {}), **shared}
@@ -141,7 +147,7 @@ def profile_job(
             )
             ranks >> reduced
         else:
-            reduced = SameshotAnalyzeOperator(task_id="reduce", fetch_pattern=fetch_pattern, **finished, **report)
+            reduced = SameshotAnalyzeOperator(task_id="reduce", **finished, **report)
         if compare_threshold is not None:
             compared = SameshotCompareOperator(
                 task_id="compare",

@@ -62,7 +62,9 @@ DIGEST = _option(
     "manifest_sha256", "The manifest's digest; another manifest is refused. Empty: any.", "", "--expected-sha256={}"
 )
 MIN_RANKS = _option("min_ranks", "So many ranks are enough; empty: all are needed.")
-FETCH_PATTERN = _option("fetch_pattern", "What fetches a batch, where it is not torch's DataLoader.")
+FETCH_PATTERN = _option(
+    "fetch_pattern", "What fetches a batch, where it is not torch's DataLoader; the same for ranks and report."
+)
 
 WINDOW = (
     _option("job", "The job's name; another one at the address is refused. Empty: whichever."),
@@ -117,7 +119,7 @@ ANALYZE_RANK = Step(
 REDUCE = Step(
     "reduce",
     "reduce",
-    (MANIFEST, RESULTS, DIGEST, MIN_RANKS, *HISTORY),
+    (MANIFEST, RESULTS, DIGEST, FETCH_PATTERN, MIN_RANKS, *HISTORY),
     (
         *(Output(name) for name in ("capture_id", "series", "outcome", "expected", "analysed", "missing")),
         *(Output(name) for name in ("report_uri", "summary_uri", "history_uri", "headline", "trend")),

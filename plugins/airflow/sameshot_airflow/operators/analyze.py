@@ -103,6 +103,7 @@ class _ReportingOperator(FinishedCaptureOperator):
         "history",
         "image",
         "commit",
+        "fetch_pattern",
     )
     operator_extra_links = (SameshotReportLink(), SameshotManifestLink())
 
@@ -113,6 +114,7 @@ class _ReportingOperator(FinishedCaptureOperator):
         history: bool | str = True,
         image: str | None = None,
         commit: str | None = None,
+        fetch_pattern: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -120,6 +122,7 @@ class _ReportingOperator(FinishedCaptureOperator):
         self.history = history
         self.image = image
         self.commit = commit
+        self.fetch_pattern = fetch_pattern
 
     def options(self) -> dict[str, Any]:
         return {
@@ -127,6 +130,7 @@ class _ReportingOperator(FinishedCaptureOperator):
             "history": options.flag(self.history, "history"),
             "image": options.text(self.image, "image"),
             "commit": options.text(self.commit, "commit"),
+            "fetch_pattern": options.text(self.fetch_pattern, "fetch_pattern"),
             "progress": self.progress(),
         }
 
@@ -155,6 +159,8 @@ class SameshotReduceOperator(_ReportingOperator):
     :param history: whether the series' history gets a row.
     :param image: the image that was trained with, for the history.
     :param commit: the commit that was trained with, for the history.
+    :param fetch_pattern: as for `SameshotAnalyzeRankOperator`, and the same: ranks that were analysed with another one
+        are missing.
 
     The others are those of `FinishedCaptureOperator`.
     """
@@ -174,17 +180,13 @@ class SameshotAnalyzeOperator(_ReportingOperator):
 
     :param workers: processes that read traces side by side; default: one, unless the traces are large. Each needs
         memory of its own.
-    :param fetch_pattern: as for `SameshotAnalyzeRankOperator`.
 
     The others are those of `SameshotReduceOperator`.
     """
 
-    template_fields: Sequence[str] = (*_ReportingOperator.template_fields, "fetch_pattern")
-
-    def __init__(self, *, workers: int | None = None, fetch_pattern: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, workers: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.workers = workers
-        self.fetch_pattern = fetch_pattern
 
     def execute(self, context: Context) -> dict[str, object]:
         from sameshot.steps.analyze import analyze
@@ -196,7 +198,6 @@ class SameshotAnalyzeOperator(_ReportingOperator):
                 self.where_results_go(),
                 expected_sha256=digest,
                 workers=self.workers,
-                fetch_pattern=options.text(self.fetch_pattern, "fetch_pattern"),
                 **self.options(),
             )
         return self.conclude(context, result)
