@@ -82,6 +82,15 @@ def test_a_shard_that_was_not_analysed_is_named(tmp_path: Path) -> None:
     assert (ran.code, ran.parameters["missing"]) == (0, "1, 3"), ran.log
 
 
+def test_shards_that_the_cache_knows_and_that_are_gone_are_analysed_by_reduce(tmp_path: Path) -> None:
+    of = published(tmp_path) | {"results": str(tmp_path / "results")}
+    ran = run("reduce", tmp_path / "gone", {**of, "shards": ["0/2", "1/2"]})
+    assert (ran.code, ran.parameters["analysed"]) == (0, 4), ran.log
+    assert run("reduce", tmp_path / "none", {**of, "shards": [], "fetch_pattern": "next"}).code == 4
+    ran = run("reduce", tmp_path / "other", {**of, "shards": ["0/2"], "fetch_pattern": "next", "min_ranks": 2})
+    assert (ran.code, ran.parameters["missing"]) == (0, "1, 3"), ran.log
+
+
 def test_both_faces_give_the_same_outputs(tmp_path: Path) -> None:
     of = published(tmp_path)
     before = published(tmp_path, seed=2)["manifest_uri"]

@@ -20,6 +20,8 @@ def of(step: str, values: Mapping[str, Any]) -> list[str]:
         flags += ["--key", request_key(values)]
     else:
         flags += [values["manifest_uri"], "--expected-sha256", values["manifest_sha256"]]
+    if analysed := ",".join(filter(None, values.get("shards", ()))):  # the cache may know them, and they be gone
+        flags += [f"--analysed={analysed}"]
     for name, value in values.items():
         if name not in _OURS:
             flags += _flag(name, value)

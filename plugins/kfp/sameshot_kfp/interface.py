@@ -67,6 +67,11 @@ _MANIFEST = (
     Input("manifest_sha256", "Its digest; another manifest at that address is refused."),
     Input("results", "Where results are kept: s3://bucket/prefix or a mounted path, outside the archive."),
 )
+_FETCH_PATTERN = Input(
+    "fetch_pattern",
+    "Regular expression of the annotations that fetch a batch, the same for ranks and report. Empty: DataLoader.",
+    "",
+)
 _CALLER = Input("caller", "On whose behalf; empty: the OS user.", "")
 _ADDRESS = Input("address", "The job's coordinator, host:port (local:<name> for a job of this machine).")
 _RUN_ID = Input("run_id", "This run's id: dsl.PIPELINE_JOB_ID_PLACEHOLDER.")
@@ -120,7 +125,7 @@ ANALYZE_RANK = Step(
     inputs=(
         *_MANIFEST,
         Input("shard", "i/n: every n-th rank with a trace, from the i-th on."),
-        Input("fetch_pattern", "Regular expression of the annotations that fetch a batch. Empty: DataLoader.", ""),
+        _FETCH_PATTERN,
     ),
     files=(),
     outputs=(
@@ -136,8 +141,13 @@ REDUCE = Step(
     inputs=(
         *_MANIFEST,
         Input(
-            "shards", "What was analysed: dsl.Collected of analyze_rank's `done`; so this comes after it.", [], "list"
+            "shards",
+            "What was analysed: dsl.Collected of analyze_rank's `done`; so this comes after it. What is not there of "
+            "them any more is analysed again.",
+            [],
+            "list",
         ),
+        _FETCH_PATTERN,
         Input("min_ranks", "So many analysed ranks are enough. 0: all of the job.", 0, "int"),
         Input("history", "Add the capture to the history of its series.", True, "bool"),
         Input("trained_image", "The image that was trained with, for the history.", ""),
