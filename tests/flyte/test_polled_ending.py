@@ -264,6 +264,7 @@ async def test_after_a_delete_nothing_is_begun_any_more_but_by_another_attempt(t
         asked = await create(request(client, if_unavailable=Action.WAIT))
         assert (await polls.get(asked)).phase == "WAITING_FOR_RESOURCES"
         assert "Nothing was begun yet" in await polls.delete(asked)
+        assert (await polls.get(asked)).phase == "FAILED"  # and nothing is waited for
         arm(agent)
         status = await polls.get(asked)
         assert (status.phase, "cancelled before a capture had begun" in status.message) == ("FAILED", True)

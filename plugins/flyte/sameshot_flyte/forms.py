@@ -20,8 +20,9 @@ MEANING: Mapping[str, str] = {
     "record_shapes": "Record operator input shapes.",
     "warmup": "Profiler warm-up before the window, whole seconds.",
     "min_ranks": "So many ranks are enough, in the capture and in the report. 0: all of the job.",
-    "if_unavailable": "The job has ended, is not armed, or is another attempt: fail, skip or wait.",
-    "if_busy": "Another capture of the job is running: fail, skip or wait.",
+    "if_unavailable": "The job has ended, is not armed, or is another attempt: fail (the capture task's retries look "
+    "again), skip or wait.",
+    "if_busy": "Another capture of the job is running: fail (the capture task's retries look again), skip or wait.",
     "timeout": "Of the capture, waiting included; then it is cancelled.",
     "caller": "On whose behalf; empty: the connector's own user.",
     "manifest_uri": "The capture's manifest. Empty, with its digest: nothing was captured, and nothing is done.",
