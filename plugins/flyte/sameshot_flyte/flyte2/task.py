@@ -51,8 +51,8 @@ class SameshotCapture(AsyncConnectorExecutorMixin, TaskTemplate[..., Capture, An
     to be longer than the input `timeout` by half a minute or more: a back end cancels the capture at its own. Raises
     UsageError, also for a `cache`: the same inputs mean another picture.
 
-    `if_unavailable` and `if_busy` "fail" end an attempt; the next one looks again. With `retries=0` they fail the task at
-    once.
+    `if_unavailable` and `if_busy` "fail" end an attempt; the next one looks again. With `retries=0` they fail the task
+    at once.
 
     In a local run the capture ends with the task, and with the process.
     """
