@@ -37,6 +37,24 @@ def deploy(module: str) -> dict[str, Any]:
     return {"specs": {each.get_name(): MessageToDict(each.deployed_task) for each in entities}}
 
 
+def inputs(module: str, tasks: list[str]) -> dict[str, Any]:
+    """Of tasks: type, default ("…": it must be given) and meaning of each input, as forms have them."""
+    import inspect
+
+    found: dict[str, Any] = {}
+    for task in tasks:
+        interface = getattr(importlib.import_module(module), task).native_interface
+        found[task] = {
+            name: [
+                kind.__name__ if isinstance(kind, type) and not hasattr(kind, "__args__") else str(kind),
+                "…" if default is inspect.Parameter.empty else default,
+                interface.docstring.input_descriptions.get(name, ""),
+            ]
+            for name, (kind, default) in interface.inputs.items()
+        }
+    return {"inputs": found}
+
+
 def triggers(module: str) -> dict[str, Any]:
     """Task → what `flyte deploy` would make of its triggers, which a dry run leaves out."""
     import asyncio

@@ -158,7 +158,9 @@ def test_too_few_ranks_fail_the_job_after_the_report_of_the_others_was_shown(use
     ran = profiles(user, manifest)
     assert ran.error is not None
     assert ran.error["code"] == "PartialCapture"
-    assert "3 of 4 ranks analysed, all are needed; not analysed: rank 1" in ran.error["message"]
+    assert "Capture c-1 of job local/demo: 3 of 4 ranks analysed, all are needed" in ran.error["message"]
+    assert "not analysed: rank 1 (The trace of rank 1" in ran.error["message"]
+    assert next((tmp_path / "results").rglob("report.html")).as_uri() in ran.error["message"]
     (reduced,) = user.actions(ran)["mine.reduce"]
     assert (reduced.status, reduced.attempts) == ("failed", 1)
     assert "1 of 4 ranks has not been analysed" in page_in(reduced)
@@ -196,6 +198,32 @@ def test_a_rank_that_was_mended_is_not_hidden_by_what_is_known_from_before(user:
         "mine.reduce": {True},
         "mine.profile_job": {False},
     }
+
+
+def test_another_fetch_pattern_makes_another_report_and_the_first_again_its_own(user: User, tmp_path: Path) -> None:
+    manifest, other = gloo(tmp_path), "gloo:all_reduce"
+    first, second = profiles(user, manifest), profiles(user, manifest, fetch_pattern=other)
+    assert [each.hit for each in user.actions(second)["mine.reduce"]] == [False]
+    waits = [[row["data_wait_ns"] for row in each.outputs["ranks"]] for each in (first, second)]
+    assert waits[0] != waits[1]
+    # The ranks are known, and what was kept of them is of the other pattern; this report was not made yet.
+    for pattern, known in (("", first), (other, second)):
+        ran = profiles(user, manifest, fetch_pattern=pattern, min_ranks=3)
+        hits = {task: {each.hit for each in actions} for task, actions in user.actions(ran).items()}
+        assert (hits["mine.analyze_rank"], hits["mine.reduce"]) == ({True}, {False})
+        assert ran.outputs["ranks"] == known.outputs["ranks"]
+
+
+def test_ranks_that_are_known_and_whose_results_were_deleted_are_analysed_for_a_new_report(
+    user: User, tmp_path: Path
+) -> None:
+    manifest = gloo(tmp_path)
+    first = profiles(user, manifest)
+    shutil.rmtree(user.folder / "results")
+    ran = profiles(user, manifest, min_ranks=3)
+    assert {each.hit for each in user.actions(ran)["mine.analyze_rank"]} == {True}
+    assert ran.outputs["ranks"] == first.outputs["ranks"]
+    assert list((user.folder / "results").rglob("report.html"))
 
 
 def test_a_capture_is_known_by_its_digest_wherever_it_lies(user: User, tmp_path: Path) -> None:
