@@ -538,3 +538,15 @@ def test_ranks_without_a_kept_summary_are_analysed_with_the_fetch_pattern_of_the
     analyze(manifest_at(made, 0), results)
     mixed = compare(manifest_at(made, 2), results, before=manifest_at(made, 0))
     assert "different fetch patterns" in mixed.sentences[-1]
+
+
+def test_summaries_of_two_fetch_patterns_are_not_joined(made: Path, tmp_path: Path) -> None:
+    results, pattern = str(tmp_path / "results"), "no such annotation"
+    for hour in (0, 2):
+        analyze(manifest_at(made, hour), results, fetch_pattern=pattern)
+    whole = compare(manifest_at(made, 2), results, before=manifest_at(made, 0))
+    analyze_rank(manifest_at(made, 2), "1/2", results)  # as of a run with another pattern that came no further
+    again = compare(manifest_at(made, 2), results, before=manifest_at(made, 0))
+    assert again == whole, "the rank is read from its trace, with the pattern of the other"
+    lenient = compare(manifest_at(made, 2), results, before=manifest_at(made, 0), accept_partial=True)
+    assert lenient.sentences[-1] == "The later capture lacks rank 1"
