@@ -170,20 +170,30 @@ def test_a_local_failure_is_raised_with_its_words(job: LiveJob) -> None:
 INTERRUPTED = """
 import threading, time
 from flytekit.core.context_manager import FlyteContextManager
-from sameshot_flyte import capture
+from sameshot_flyte import SameshotConnector, capture
+
+EARLIER = 2
+cancel = SameshotConnector.delete
+
+async def told(self, resource_meta, **more):
+    print("ASKED TO CANCEL", flush=True)
+    await cancel(self, resource_meta, **more)
 
 def tell():
-    while not FlyteContextManager.signal_handlers:
+    while len(FlyteContextManager.signal_handlers) <= EARLIER:
         time.sleep(0.05)
     print("the task waits", flush=True)
 
+SameshotConnector.delete = told
 threading.Thread(target=tell, daemon=True).start()
+for _ in range(EARLIER):
+    capture(address=ADDRESS, duration="300ms", warmup="0s", activities="cpu")
 capture(address=ADDRESS, duration="10s", warmup="0s", activities="cpu", caller="ctrl-c")
 """
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_ctrl_c_cancels_the_capture_and_ends_the_process_with_an_error(
+def test_ctrl_c_cancels_the_capture_that_runs_and_ends_the_process_with_an_error(
     job: LiveJob, tmp_path: Path, times: int
 ) -> None:
     program, log = tmp_path / "run.py", tmp_path / "log"
@@ -199,3 +209,4 @@ def test_ctrl_c_cancels_the_capture_and_ends_the_process_with_an_error(
         finally:
             process.kill()
         assert client.get(begun.capture_id).state is CaptureState.CANCELLED, log.read_text()[-3000:]
+    assert times > 1 or log.read_text().count("ASKED TO CANCEL") == 1  # of all that flytekit has a handler for

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 import subprocess
 import sys
 from collections import OrderedDict
@@ -26,6 +29,7 @@ from sameshot.steps.request import Action
 from sameshot_flyte import Capture, SameshotCapture, capture
 from sameshot_flyte.asked import INPUTS, Place, request_of
 from sameshot_flyte.flyte1.connector import CaptureMeta
+from support.coordination import in_loop
 
 PLACE = Place("ml", "production", "f3a9c1", "n0")
 
@@ -210,7 +214,32 @@ def test_no_error_of_one_cancel_keeps_ctrl_c_from_the_others_and_from_the_exit(
         handler(2, None)
     assert connector.asked == [b"one", b"other"]
     assert task._clean_up_task  # flytekit's loop ends the process
-    assert f"The capture may go on: {error or 'TimeoutError'}" in capsys.readouterr().out
+    assert f"The capture may go on: {str(error) or 'TimeoutError'}" in capsys.readouterr().out
+
+
+@in_loop
+async def test_another_ctrl_c_does_not_disturb_the_first(handlers: list[Any]) -> None:
+    """It would wait for ever where the first one holds a lock."""
+
+    class Impatient(Told):
+        async def delete(self, meta: CaptureMeta) -> None:
+            await super().delete(meta)
+            if len(self.asked) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+                await asyncio.sleep(0.2)
+
+    def ctrl_c(number: int, frame: Any) -> None:
+        for handler in handlers:
+            handler(number, frame)
+
+    connector, before = Impatient(), signal.signal(signal.SIGINT, ctrl_c)
+    try:
+        waiting(connector, CaptureMeta(b"one"), CaptureMeta(b"other"))
+        ctrl_c(2, None)
+        assert connector.asked == [b"one", b"other"]
+        assert signal.getsignal(signal.SIGINT) is ctrl_c
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # ---- the names

@@ -14,6 +14,7 @@ registration are a task's name, its metadata, and where links lead.
 
 from __future__ import annotations
 
+import signal
 from types import FrameType
 from typing import Any
 
@@ -110,14 +111,18 @@ class SameshotCapture(AsyncConnectorExecutorMixin, PythonTask[None]):
     def connector_signal_handler(self, resource_meta: CaptureMeta, signum: int, frame: FrameType | None) -> None:
         """On Ctrl-C, in the midst of the loop that waits; flytekit calls that of every capture the process ever began,
         and then exits. flytekit's own would start a second loop in this thread, which asyncio refuses, and so cancel
-        nothing. Raises nothing: the others' turn and the exit come after it."""
+        nothing. Raises nothing: the others' turn and the exit come after it. Meanwhile, some seconds at most, another
+        Ctrl-C is ignored: its handler would stand in the midst of what this one holds, and wait for ever."""
         self._clean_up_task = True
         if resource_meta.over:
             return
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             wait(self._connector.delete(resource_meta))
         except Exception as error:
-            print(f"The capture may go on: {error or type(error).__name__}")
+            print(f"The capture may go on: {str(error) or type(error).__name__}")
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 capture = SameshotCapture("sameshot.capture")
