@@ -194,6 +194,7 @@ ASKED = st.builds(
     deadline=TIMES,
     capture_id=st.sampled_from(["", "0" * 32]),
     manifest_uri=NAMES,
+    unanswered=st.booleans(),
     settled=st.none() | st.builds(CaptureResult, message=NAMES, exit_code=st.integers(0, 77)),
     base_url=NAMES,
 )
@@ -219,6 +220,11 @@ STORED = [
         b'{"version":1,"request":{"address":"local:bert","request_key":"flyte/ml/development/f1d2/n0/-1"},'
         b'"since":1796020000.5,"deadline":1796020900.5,"settled":{"request_key":"flyte/ml/development/f1d2/n0/-1",'
         b'"exit_code":6,"message":"No job."}}'
+    ),
+    (
+        b'{"version":1,"request":{"address":"10.0.0.7:7000","request_key":"flyte/ml/development/f1d2/n0/-1"},'
+        b'"since":1796020000.5,"deadline":1796020900.5,"capture_id":"","manifest_uri":"","unanswered":true,'
+        b'"settled":null,"base_url":"https://traces.example.org"}'
     ),
 ]
 
