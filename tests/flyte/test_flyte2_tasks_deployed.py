@@ -157,6 +157,61 @@ def test_tasks_that_no_container_would_find_are_not_deployed(user: User) -> None
     assert "Keep what `tasks('mine', …)` returns in a variable of the module" in said
 
 
+def refused(user: User, *argv: str, given: str = "") -> str:
+    """What is said where nothing is deployed."""
+    done = user.command("python", *argv, given=given)
+    assert done.returncode != 0, done.stdout
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "DeploymentError" in said
+    return said
+
+
+@pytest.mark.parametrize("how", ["-c", "stdin"])
+def test_tasks_that_stand_in_no_file_are_not_deployed(user: User, how: str) -> None:
+    user.writes("other.py", "")  # with no file at all the SDK itself finds nothing to send
+    code = SCRIPT.format(made="import other\nTASKS = tasks('mine')\nenv = TASKS.env")
+    said = refused(user, "-c", code) if how == "-c" else refused(user, "-", given=code)
+    assert "The tasks stand in the module '__main__', which is no file" in said
+
+
+def test_tasks_in_a_file_that_is_not_sent_along_are_not_deployed(user: User) -> None:
+    """In a folder that is on the path, as that of an editable install."""
+    elsewhere = user.folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "helper.py").write_text("from sameshot_flyte.flyte2 import tasks\nTASKS = tasks('mine')")
+    made = f"import sys\nsys.path.append({str(elsewhere)!r})\nimport helper\nenv = helper.TASKS.env"
+    user.writes("nightly.py", SCRIPT.format(made=made))
+    said = refused(user, "nightly.py")
+    assert f"The tasks stand in {elsewhere / 'helper.py'}, which is not below the root folder" in said
+
+
+def test_two_environments_of_a_name_in_a_module_are_not_deployed(user: User) -> None:
+    """A container would run the tasks of the first, with settings that are not its own."""
+    user.writes("nightly.py", SCRIPT.format(made="OLD, TASKS = tasks('mine'), tasks('mine')\nenv = TASKS.env"))
+    assert "keeps 2 that `tasks('mine', …)` returned" in refused(user, "nightly.py")
+    user.writes("nightly.py", SCRIPT.format(made="TASKS = ALSO = tasks('mine')\nenv = TASKS.env"))
+    done = user.command("python", "nightly.py")
+    assert done.returncode == 0, "two names of the same: " + done.stderr
+
+
+def test_a_function_that_makes_tasks_for_others_says_in_which_module_they_stand(user: User) -> None:
+    user.writes(
+        "company.py",
+        "from sameshot_flyte.flyte2 import tasks\n"
+        "def standard(name, **more):\n    return tasks(name, secrets=[], **more)\n",
+    )
+    made = "import company\nTASKS = company.standard('mine'{more})\nenv = TASKS.env"
+    user.writes("nightly.py", SCRIPT.format(made=made.format(more="")))
+    said = refused(user, "nightly.py")
+    assert "The module company has no tasks of the environment mine" in said
+    assert "pass on `module=`" in said
+    user.writes("nightly.py", SCRIPT.format(made=made.format(more=", module='nightli'")))
+    assert "module 'nightli', and none of that name is loaded" in refused(user, "nightly.py")
+    user.writes("nightly.py", SCRIPT.format(made=made.format(more=", module=__name__")))
+    done = user.command("python", "nightly.py")
+    assert done.stdout.split() == ["module", "nightly", "environment", "mine", "task", "analyze_rank"], done.stderr
+
+
 @pytest.mark.parametrize(
     ("wrong", "kind", "origin", "code"),
     [
