@@ -1,5 +1,5 @@
-"""What `flyte2_lab.User` has run in Flyte 2's environment: a wish as JSON on standard input, the answer as last line
-on standard output."""
+"""What `flyte2_lab.User` has run in Flyte 2's environment: a wish as JSON on standard input, the answer in the file
+that is named: others write on standard output, too."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from pathlib import Path
 from typing import Any
 
 
-def run(name: str, raw: str, module: str, task: str, inputs: dict[str, Any]) -> dict[str, Any]:
+def run(
+    name: str, raw: str, module: str, task: str, inputs: dict[str, Any], context: dict[str, Any] | None = None
+) -> dict[str, Any]:
     import flyte
     import flyte.errors
 
     flyte.init(local_persistence=True, root_dir=Path.cwd())
     asked = getattr(importlib.import_module(module), task)
-    context = flyte.with_runcontext(mode="local", name=name, raw_data_path=raw)
+    running = flyte.with_runcontext(mode="local", name=name, raw_data_path=raw, **(context or {}))
     try:
-        made = context.run(asked, **inputs)
+        made = running.run(asked, **inputs)
     except flyte.errors.BaseRuntimeError as error:
         return {"outputs": {}, "error": {"code": error.code, "message": str(error)}}
     named = dict(zip(asked.native_interface.outputs, made.outputs(), strict=True))
@@ -118,4 +120,4 @@ if __name__ == "__main__":
     sys.path.insert(0, ".")
     asked = json.load(sys.stdin)
     answer = globals()[asked.pop("wish")](**asked)
-    print("\n" + json.dumps(answer))
+    Path(sys.argv[1]).write_text(json.dumps(answer))

@@ -97,14 +97,17 @@ class User:
 
     def drives(self, wish: str, **given: Any) -> Any:
         """What the driver says to a wish."""
-        done = self.command("python", str(DRIVER), given=json.dumps({"wish": wish, **given}))
+        answer = self.folder / "answer.json"
+        answer.unlink(missing_ok=True)
+        done = self.command("python", str(DRIVER), str(answer), given=json.dumps({"wish": wish, **given}))
         assert done.returncode == 0, done.stdout + done.stderr
-        return {**json.loads(done.stdout.splitlines()[-1]), "log": done.stdout + done.stderr}
+        return {**json.loads(answer.read_bytes()), "log": done.stdout + done.stderr}
 
-    def runs(self, module: str, task: str, **inputs: Any) -> Ran:
-        """A task of a module, by `flyte.with_runcontext(mode="local")`."""
+    def runs(self, module: str, task: str, context: Mapping[str, Any] = {}, **inputs: Any) -> Ran:
+        """A task of a module, by `flyte.with_runcontext(mode="local")`, to which `context` says more."""
         name = self.names()
-        return Ran(name, **self.drives("run", name=name, raw=str(self.raw), module=module, task=task, inputs=inputs))
+        asked = {"name": name, "raw": str(self.raw), "module": module, "task": task, "inputs": inputs}
+        return Ran(name, **self.drives("run", context=dict(context), **asked))
 
     def names(self) -> str:
         """A name for a local run, of which nothing is left in the end."""

@@ -8,7 +8,7 @@ import html
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def of(manifest: Path, results: Path) -> dict[str, str]:
     }
 
 
-def profiles(user: User, captured: Path | Capture, **inputs: Any) -> Ran:
+def profiles(user: User, captured: Path | Capture, context: Mapping[str, Any] = {}, **inputs: Any) -> Ran:
     """`profile_job` of a capture that was made before."""
     if isinstance(captured, Path):
         manifest = decode(captured.read_bytes())
@@ -103,7 +103,8 @@ def profiles(user: User, captured: Path | Capture, **inputs: Any) -> Ran:
             shards=shards(count),
         )
     user.writes("capture.json", json.dumps(dataclasses.asdict(captured)))
-    return user.runs("mine", "profile_job", address="nobody:7000", results=str(user.folder / "results"), **inputs)
+    asked = {"address": "nobody:7000", "results": str(user.folder / "results"), **inputs}
+    return user.runs("mine", "profile_job", context=context, **asked)
 
 
 def page_in(action: Action) -> str:
@@ -224,6 +225,41 @@ def test_ranks_that_are_known_and_whose_results_were_deleted_are_analysed_for_a_
     assert {each.hit for each in user.actions(ran)["mine.analyze_rank"]} == {True}
     assert ran.outputs["ranks"] == first.outputs["ranks"]
     assert list((user.folder / "results").rglob("report.html"))
+
+
+def test_a_report_that_is_known_and_whose_file_is_gone_loses_no_profile_and_says_what_to_do(
+    user: User, tmp_path: Path
+) -> None:
+    manifest = gloo(tmp_path)
+    first = profiles(user, manifest)
+    gone = Path(first.outputs["report"])
+    gone.unlink()
+    ran = profiles(user, manifest)
+    assert ran.error is None, ran.log
+    assert [each.hit for each in user.actions(ran)["mine.reduce"]] == [True]
+    assert ran.outputs["analysis"] == first.outputs["analysis"]
+    assert ran.outputs["ranks"] == first.outputs["ranks"]
+    said = page_in(user.actions(ran)["mine.profile_job"][0])
+    assert f"The report at {gone} could not be read (FileNotFoundError" in html.unescape(said)
+    assert first.outputs["analysis"]["report_uri"] in said
+    assert not gone.exists()
+    made = profiles(user, manifest, context={"disable_run_cache": True})
+    assert Path(made.outputs["report"]).read_text() == page_in(user.actions(made)["mine.profile_job"][0])
+
+
+def test_in_local_runs_an_overwritten_cache_is_no_other_and_a_disabled_one_makes_all_anew(
+    user: User, tmp_path: Path
+) -> None:
+    """So says the SDK's local controller, and so say our pages."""
+    asked, results = of(gloo(tmp_path), tmp_path / "results"), tmp_path / "results"
+    user.runs("mine", "analyze", **asked)
+    shutil.rmtree(results)
+    overwritten = user.runs("mine", "analyze", context={"overwrite_cache": True}, **asked)
+    assert [each.hit for each in user.actions(overwritten)["mine.analyze"]] == [True]
+    assert not results.exists()
+    disabled = user.runs("mine", "analyze", context={"disable_run_cache": True}, **asked)
+    assert [each.hit for each in user.actions(disabled)["mine.analyze"]] == [False]
+    assert list(results.rglob("report.html"))
 
 
 def test_a_capture_is_known_by_its_digest_wherever_it_lies(user: User, tmp_path: Path) -> None:

@@ -219,13 +219,17 @@ def _uncompared(why: str, out: Path, comparison: Comparison | None = None) -> Co
     return Compared(comparison or Comparison(message=why), report.read_text(), report)
 
 
-def _note(text: str, path: Path) -> Path:
+def note(text: str) -> str:
     """A page that only says this."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
+    return (
         '<!doctype html><html lang="en"><meta charset="utf-8"><meta name="color-scheme" content="light dark">'
         f'<title>sameshot</title><link rel="icon" href="data:,"><p style="font-family:sans-serif">{escape(text)}</p>\n'
     )
+
+
+def _note(text: str, path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(note(text))
     return path
 
 

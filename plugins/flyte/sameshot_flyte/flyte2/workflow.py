@@ -22,6 +22,7 @@ import flyte
 from flyte.io import File
 
 import sameshot
+from sameshot_flyte import work
 from sameshot_flyte.flyte2 import analysis
 from sameshot_flyte.flyte2.analysis import Compared, Ranks, Reported
 from sameshot_flyte.flyte2.resolver import Resolver
@@ -53,6 +54,8 @@ def by_digest(*ignored: str) -> flyte.Cache:
     What a hit gives is what was made the first time. Summaries of ranks that were deleted since are made anew by the
     next `reduce` that runs. Where its own results were deleted, run with an overwritten cache
     (`flyte.with_runcontext(overwrite_cache=True)`, `overwrite_cache` of a trigger), or name another place for results.
+    Local runs (flyte 2.12) do not look at that: `flyte.with_runcontext(disable_run_cache=True)` makes all anew there,
+    and the cache still knows what it knew.
     """
     return flyte.Cache("auto", policies=[OfThisVersion()], ignored_inputs=("manifest_uri", *ignored))
 
@@ -188,7 +191,7 @@ def tasks(
         else:
             compared = await asyncio.to_thread(analysis.compare, **of, threshold=threshold)
         analysed, report, ranks = made  # a plain tuple, when it has come through Flyte
-        await asyncio.to_thread(_show, report)
+        await asyncio.to_thread(_show, report, analysed)
         return Profile(took, analysed, report, ranks, *compared)
 
     return Tasks(env, picture, analyze_rank, reduce, analyze, compare, profile_job)
@@ -213,6 +216,19 @@ async def _mapped(analyze_rank: partial[str], shards: list[str], concurrency: in
     return [each for each in ended if not isinstance(each, Exception)]
 
 
-def _show(report: File) -> None:
-    with report.open_sync("rb") as file:
-        analysis.show(bytes(file.read()).decode())
+def _show(report: File, analysed: Analysis) -> None:
+    """Of a report that a cache knows the file may be gone, and the profile is there without it."""
+    try:
+        with report.open_sync("rb") as file:
+            page = bytes(file.read()).decode()
+    except Exception as error:  # each kind of storage has its own
+        text = (
+            f"The report at {report.path} could not be read ({type(error).__name__}: {error}). The analysis itself is "
+            f"there; its report is {analysed.report_uri}, too, unless that was deleted as well. A cache gives what was "
+            "made the first time: to have the report made again, run with an overwritten cache "
+            "(flyte.with_runcontext(overwrite_cache=True), in a local run disable_run_cache=True), or name another "
+            "place for results."
+        )
+        flyte.logger.warning(text)
+        page = work.note(text)
+    analysis.show(page)
