@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.full, pytest.mark.timeout(240)]
 
 MINE = """
 import asyncio
+import signal
 import sys
+import threading
 
 import flyte
 
@@ -33,11 +35,13 @@ env = flyte.TaskEnvironment("mine", depends_on=[capture_env])
 LONG = {"duration": "10s", "warmup": "5s", "activities": "cpu"}
 QUICK = {"duration": "300ms", "warmup": "0s", "activities": "cpu"}
 
+looked = threading.Event()
 look = SameshotConnector.get
 
 async def told(self, resource_meta, **more):
     seen = await look(self, resource_meta, **more)
     print("SEEN", seen.phase, flush=True)
+    looked.set()
     return seen
 
 SameshotConnector.get = told
@@ -59,10 +63,13 @@ async def clumsy(address: str) -> str:
 
 @env.task
 async def impatient(address: str) -> str:
+    taking = asyncio.ensure_future(capture(address=address, **LONG))
+    while not (looked.is_set() or taking.done()):
+        await asyncio.sleep(0.05)
+    taking.cancel()
     try:
-        async with asyncio.timeout(4):
-            await capture(address=address, **LONG)
-    except TimeoutError:
+        await taking
+    except asyncio.CancelledError:
         return "stopped"
     return "not stopped"
 
@@ -82,6 +89,8 @@ if __name__ == "__main__":
             await asyncio.sleep(60)
 
         polled.create_from = lost
+    if how == "handled":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
     if how == "asyncio":
         asyncio.run(main())
     else:
@@ -194,6 +203,57 @@ def test_ctrl_c_cancels_the_capture(job: LiveJob, known: set[str], user: User, n
     assert process.returncode == -signal.SIGINT
     (view,) = captures(job, known)
     assert view.state is CaptureState.CANCELLED
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("how", ["sync", "handled"])
+def test_a_process_that_is_just_ended_leaves_the_capture_unless_it_says_how_to_end(
+    job: LiveJob, known: set[str], user: User, name: str, how: str
+) -> None:
+    argv = [str(python()), "mine.py", how, job.local.address, str(user.folder / "raw"), name]
+    process = subprocess.Popen(argv, cwd=user.work, env=user.environment)
+    try:
+        wait_for(lambda: captures(job, known) or process.poll() is not None, "it has begun")
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+    finally:
+        process.kill()
+        process.wait(30)
+    (view,) = captures(job, known)
+    if how == "handled":
+        assert (process.returncode, view.state) == (3, CaptureState.CANCELLED)
+        return
+    assert process.returncode == -signal.SIGTERM
+    assert not view.state.terminal, "as the task's docstring says"
+    with job.local.client() as client:
+        client.cancel(view.capture_id)
+    wait_for(lambda: captures(job, known)[0].state is CaptureState.CANCELLED, "it is over")
+
+
+def test_one_capture_that_cannot_be_ended_keeps_no_other_from_it(user: User) -> None:
+    user.writes(
+        "two.py",
+        """
+from sameshot_flyte.flyte2 import here
+
+
+class Polled:
+    async def delete(self, asked):
+        print("told", flush=True)
+        raise RuntimeError("no SameshotError")
+
+
+with here.running() as one, here.running() as other:
+    for each in (one, other):
+        each.asked, each.polled = object(), Polled()
+    here._end_all()
+    print("over")
+""",
+    )
+    done = user.command("python", "two.py")
+    assert done.stdout.splitlines()[:2] == ["told", "told"], done.stderr
+    assert "over" in done.stdout
+    assert "The capture may go on: RuntimeError: no SameshotError" in done.stdout + done.stderr
 
 
 def test_a_failure_that_may_pass_ends_with_an_error_after_its_retries(user: User) -> None:

@@ -3,7 +3,8 @@
 The SDK's local executor (flyte 2.12) calls a connector's `create` and `get`, and that is all: it never calls `delete`,
 and polls on for ever after RETRYABLE_FAILED, which it does not know as an end. So a capture ends with the task that
 asked for it, however that ends (cancelled, or with its process: Ctrl-C), and a failure is raised, as an error that the
-executor's own retries understand.
+executor's own retries understand. Signals that end a process at once (SIGTERM, SIGHUP) are left to the program: only a
+main thread may set a handler for them, and the executor runs tasks in another one.
 """
 
 from __future__ import annotations
@@ -66,10 +67,13 @@ async def end(here: Here) -> None:
 
 
 async def _told(polled: Polled, asked: Asked) -> None:
+    """Whatever is wrong is said and nothing more: other captures are to be ended, too."""
     try:
         flyte.logger.warning(await polled.delete(asked))
     except SameshotError as error:
         flyte.logger.warning(f"The capture may go on: {error}")
+    except Exception as error:
+        flyte.logger.warning(f"The capture may go on: {type(error).__name__}: {error}")
 
 
 def raise_failure(seen: Seen) -> None:

@@ -54,7 +54,11 @@ class SameshotCapture(AsyncConnectorExecutorMixin, TaskTemplate[..., Capture, An
     `if_unavailable` and `if_busy` "fail" end an attempt; the next one looks again. With `retries=0` they fail the task
     at once.
 
-    In a local run the capture ends with the task, and with the process.
+    In a local run the capture ends with the task, and with the process where that ends by itself, by an error or by
+    Ctrl-C. A signal that nobody handles (SIGTERM, SIGHUP, SIGKILL) leaves it to its own end: `sameshot cancel`, or a
+    handler of yours that raises SystemExit.
+
+    Call it from tasks that are `async`, and await it: `await capture(…)`. To a task that is not it gives a coroutine.
     """
 
     interface: NativeInterface = field(default_factory=_interface)
