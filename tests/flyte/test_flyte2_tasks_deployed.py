@@ -78,6 +78,24 @@ def test_reports_retries_and_what_a_container_is_given_are_as_written(specs: dic
         }
 
 
+def requested(spec: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["value"] for each in spec["taskTemplate"]["container"]["resources"]["requests"]}
+
+
+def test_the_job_waits_in_a_pod_that_is_smaller_than_those_that_read_traces(user: User, specs: dict[str, Any]) -> None:
+    asked = {name.removeprefix("profiling."): requested(spec) for name, spec in specs.items() if "." in name}
+    assert asked.pop("profile_job") == {"CPU": "250m", "MEMORY": "512Mi"}
+    assert list(asked.values()) == [{"CPU": "1", "MEMORY": "2Gi"}] * 4
+    user.writes(
+        "mine.py",
+        "import flyte\nfrom sameshot_flyte.flyte2 import tasks\n"
+        "TASKS = tasks('mine', resources_of_the_job=flyte.Resources(cpu=2, memory='3Gi'))\nenv = TASKS.env\n",
+    )
+    specs = user.drives("deploy", module="mine")["specs"]
+    assert requested(specs["mine.profile_job"]) == {"CPU": "2", "MEMORY": "3Gi"}
+    assert requested(specs["mine.reduce"]) == {"CPU": "1", "MEMORY": "2Gi"}
+
+
 def test_everything_about_a_capture_is_an_input_of_the_job_and_outputs_are_typed(specs: dict[str, Any]) -> None:
     profile, reduce = specs["profiling.profile_job"], specs["profiling.reduce"]
     inputs = variables(profile, "inputs")

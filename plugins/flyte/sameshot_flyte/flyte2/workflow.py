@@ -37,6 +37,8 @@ RESOURCES = flyte.Resources(cpu=("1", "4"), memory=("2Gi", "8Gi"))
 RETRIES = flyte.RetryStrategy(
     count=2, backoff=flyte.Backoff(base=timedelta(seconds=10), factor=3, cap=timedelta(minutes=2))
 )
+RESOURCES_OF_THE_JOB = flyte.Resources(cpu=("250m", "1"), memory=("512Mi", "1Gi"))
+"""Of `profile_job` itself, which has a pod from the capture to the report: it waits for its tasks, and shows a page."""
 CONCURRENCY = 8
 """Ranks that are read at the same time."""
 
@@ -90,6 +92,7 @@ def tasks(
     *,
     image: str | flyte.Image = IMAGE,
     resources: flyte.Resources = RESOURCES,
+    resources_of_the_job: flyte.Resources = RESOURCES_OF_THE_JOB,
     cache: flyte.CacheRequest | None = None,
     retries: int | flyte.RetryStrategy = RETRIES,
     triggers: Sequence[flyte.Trigger] = (),
@@ -99,11 +102,12 @@ def tasks(
 ) -> Tasks:
     """Make the tasks of an environment called `name`. Call it at the top of a module, and keep what it returns there.
 
-    `image` must hold `sameshot[flyte2]`. `cache` is that of the analysis, by default `by_digest()`; a capture is never
-    cached, nor a comparison, which depends on what the history has. `retries` are those of each analysis task.
-    `triggers` start `profile_job`. `capture`: a capture task of your own. `environment`: more of
-    `flyte.TaskEnvironment`: `secrets`, `env_vars`, `service_account`, `pod_template`, … `module`: where to find
-    this again, unless it is the caller's.
+    `image` must hold `sameshot[flyte2]`. `resources` are those of each analysis task, `resources_of_the_job` those of
+    `profile_job`, which waits for them (with `reusable`, all have those of the environment). `cache` is that of the
+    analysis, by default `by_digest()`; a capture is never cached, nor a comparison, which depends on what the history
+    has. `retries` are those of each analysis task. `triggers` start `profile_job`. `capture`: a capture task of your
+    own. `environment`: more of `flyte.TaskEnvironment`: `secrets`, `env_vars`, `service_account`, `pod_template`, …
+    `module`: where to find this again, unless it is the caller's.
     """
     picture = capture or THE_CAPTURE
     env = flyte.TaskEnvironment(
@@ -193,6 +197,9 @@ def tasks(
         analysed, report, ranks = made  # a plain tuple, when it has come through Flyte
         await asyncio.to_thread(_show, report, analysed)
         return Profile(took, analysed, report, ranks, *compared)
+
+    if env.reusable is None:
+        profile_job.resources = resources_of_the_job  # `env.task` has no such argument
 
     return Tasks(env, picture, analyze_rank, reduce, analyze, compare, profile_job)
 
