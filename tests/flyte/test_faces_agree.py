@@ -45,6 +45,32 @@ def test_all_that_a_capture_can_be_asked_for_is_an_input_of_the_workflow_with_th
         assert found[name] == (kind.__name__, "…" if default is ... else default, MEANING[name])
 
 
+def test_every_input_of_the_workflow_comes_where_it_belongs() -> None:
+    """What tasks take of the workflow's inputs has the same name in both. Flyte 2's is tested by running it."""
+    graph = [
+        {each.var: each.binding.promise for each in node.bindings if each.binding.promise is not None}
+        for node in workflow.profile_job.nodes
+    ]
+    _, mapped, reduce, compare = graph
+    taken = [{name for name, promise in bindings.items() if not promise.node_id} for bindings in graph]
+    assert taken == [
+        set(INPUTS),
+        {"results", "fetch_pattern"},
+        {"results", "fetch_pattern", "min_ranks", "history", "trained_image", "commit"},
+        {"results", "threshold", "accept_partial", "min_ranks"},
+    ]
+    for bindings in graph:
+        for name, promise in bindings.items():
+            if not promise.node_id:
+                assert promise.var == name
+    of_the_capture = [("n0", "capture", [each]) for each in ("manifest_uri", "manifest_sha256")]
+    for bindings in (mapped, reduce, compare):
+        promises = [bindings[name] for name in ("manifest_uri", "manifest_sha256")]
+        assert [(each.node_id, each.var, each.attr_path) for each in promises] == of_the_capture
+    assert mapped["shard"].attr_path == ["shards"]
+    assert (reduce["analysed"].node_id, compare["analysis"].node_id) == ("n1", "n2")
+
+
 @pytest.mark.full
 def test_both_faces_have_the_same_inputs(tmp_path: Path) -> None:
     of_flyte2: dict[str, dict[str, Input]] = {

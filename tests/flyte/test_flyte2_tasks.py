@@ -43,6 +43,7 @@ class Before(SameshotCapture):
     '''A capture that was made before, as a file says.'''
 
     async def execute(self, *args, **inputs):
+        Path("asked.json").write_text(json.dumps(inputs))
         return Capture(**json.loads(Path("capture.json").read_text()))
 
 
@@ -66,6 +67,47 @@ async def late_rank(manifest_uri: str, manifest_sha256: str, results: str, shard
     mapped = flyte.map.aio(partial(analyze_rank, fetch_pattern="", **of), shards, concurrency=2)
     _, _, ranks = await reduce.aio(**of, analysed=[each async for each in mapped])
     return await slowest(ranks)
+"""
+
+
+RECORDED = """
+import functools
+import json
+from pathlib import Path
+
+import flyte
+
+from sameshot_flyte import work
+
+
+def told(what, given):
+    with Path("told.jsonl").open("a") as file:
+        file.write(json.dumps([what, given], default=str) + "\\n")
+
+
+def recorded(name):
+    real = getattr(work, name)
+
+    @functools.wraps(real)
+    def body(manifest_uri, manifest_sha256, results, *more, **given):
+        told(name, {"of": [manifest_uri, manifest_sha256, results], "more": more, **given})
+        return real(manifest_uri, manifest_sha256, results, *more, **given)
+
+    setattr(work, name, body)
+
+
+for each in ("analyze_rank", "reduce", "analyze", "compare"):
+    recorded(each)
+
+mapper = type(flyte.map)
+
+
+def mapped(self, *args, aio=mapper.aio, **more):
+    told("map", {name: more[name] for name in ("concurrency", "return_exceptions")})
+    return aio(self, *args, **more)
+
+
+mapper.aio = mapped
 """
 
 
@@ -296,6 +338,100 @@ def test_what_no_attempt_can_mend_is_tried_once_and_what_one_may_mend_again(user
     assert ran.error is not None
     assert ran.error["code"] == "StorageError"
     assert [each.attempts for each in user.actions(ran)["mine.analyze"]] == [3]
+
+
+def told(user: User, what: str) -> list[dict[str, Any]]:
+    """What the bodies of tasks were called with."""
+    lines = [json.loads(line) for line in (user.work / "told.jsonl").read_text().splitlines()]
+    return [given for name, given in lines if name == what]
+
+
+def test_every_input_of_the_job_comes_where_it_belongs(user: User, tmp_path: Path) -> None:
+    """No two inputs of a type have the same values in both runs, so that each is told from any other."""
+    user.writes("mine.py", RECORDED + MINE)
+    capture = {
+        "job": "demo",
+        "uid": "u-1",
+        "attempt": 7,
+        "duration": "3s",
+        "activities": "cpu,xpu",
+        "with_stack": True,
+        "record_shapes": False,
+        "warmup": "4s",
+        "min_ranks": 3,
+        "if_unavailable": "wait",
+        "if_busy": "skip",
+        "timeout": "9m",
+        "caller": "me",
+    }
+    analysis = {
+        "fetch_pattern": "gloo:all_reduce",
+        "history": False,
+        "trained_image": "registry.example.com/trained:1",
+        "commit": "abc",
+    }
+    comparison = {"threshold": 0.25, "accept_partial": True}
+    manifest = gloo(tmp_path)
+    ran = profiles(user, manifest, **capture, **analysis, **comparison, concurrency=2)
+    assert ran.error is None, ran.log
+    of_it = list(of(manifest, user.folder / "results").values())
+    asked = json.loads((user.work / "asked.json").read_text())
+    assert asked == {"address": "nobody:7000", **capture}
+    assert told(user, "map") == [{"concurrency": 2, "return_exceptions": True}]
+    ranks = told(user, "analyze_rank")
+    assert sorted(each.pop("more")[0] for each in ranks) == ["0/4", "1/4", "2/4", "3/4"]
+    assert ranks == [{"of": of_it, "fetch_pattern": "gloo:all_reduce"}] * 4
+    (reduced,) = told(user, "reduce")
+    del reduced["out"]
+    shards = ["0/4", "1/4", "2/4", "3/4"]
+    assert reduced == {"of": of_it, "more": [], "analysed": shards, "min_ranks": 3, **analysis}
+    (compared,) = told(user, "compare")
+    del compared["out"]
+    assert compared == {"of": of_it, "more": [], "before": "", "min_ranks": 3, **comparison}
+    # Four flags, which two runs tell apart. `flyte.map` would take 0 for all at once.
+    capture |= {"with_stack": False, "record_shapes": True}
+    analysis["commit"] = "abd"  # or the cache knows the report
+    profiles(user, manifest, **capture, **analysis, **comparison, concurrency=0)
+    assert json.loads((user.work / "asked.json").read_text()) == {"address": "nobody:7000", **capture}
+    assert told(user, "reduce")[1]["history"] is False
+    assert told(user, "compare")[1]["accept_partial"] is True
+    assert told(user, "map")[1]["concurrency"] == 1
+
+
+def test_every_input_of_the_analysis_and_of_the_comparison_by_themselves_is_used(user: User, tmp_path: Path) -> None:
+    user.writes("mine.py", RECORDED + MINE)
+    manifest = gloo(tmp_path)
+    asked = of(manifest, tmp_path / "results")
+    analysis = {
+        "min_ranks": 3,
+        "history": False,
+        "trained_image": "registry.example.com/trained:1",
+        "commit": "abc",
+        "fetch_pattern": "gloo:all_reduce",
+        "workers": 2,
+    }
+    ran = user.runs("mine", "analyze", **asked, **analysis)
+    assert ran.error is None, ran.log
+    (analysed,) = told(user, "analyze")
+    del analysed["out"]
+    assert analysed == {"of": list(asked.values()), "more": [], **analysis}
+    comparison = {"threshold": 0.25, "before": str(manifest), "accept_partial": True, "min_ranks": 2}
+    user.runs("mine", "compare", **asked, **comparison)
+    (compared,) = told(user, "compare")
+    del compared["out"]
+    assert compared == {"of": list(asked.values()), "more": [], **comparison}
+
+
+def test_what_another_version_of_sameshot_analysed_is_analysed_anew(user: User, tmp_path: Path) -> None:
+    asked = of(gloo(tmp_path), tmp_path / "results")
+    shard = {**asked, "shard": "0/2"}
+    reduced = {**asked, "analysed": ["0/2", "1/2"]}
+    other = "import sameshot\nsameshot.__version__ = '99.0'\n"
+    for version, hit in ((MINE, False), (MINE, True), (other + MINE, False), (other + MINE, True)):
+        user.writes("mine.py", version)
+        for task, inputs in (("analyze_rank", shard), ("reduce", reduced), ("analyze", asked)):
+            ran = user.runs("mine", task, **inputs)
+            assert [each.hit for each in user.actions(ran)[f"mine.{task}"]] == [hit], task
 
 
 def test_of_a_capture_that_was_skipped_it_is_said_that_there_is_nothing(user: User, tmp_path: Path) -> None:
