@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -260,17 +261,21 @@ def test_the_package_loads_no_sdk_before_a_name_of_it_is_used() -> None:
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout == b"[]\n"
 
 
-def test_without_an_sdk_it_is_said_which_ones_there_are() -> None:
+def test_without_an_sdk_it_is_said_which_ones_there_are(tmp_path: Path) -> None:
+    (tmp_path / "flyte").mkdir()  # somebody's files about Flyte are no SDK
     program = """
 import importlib.util
-importlib.util.find_spec = lambda name: None
+from importlib.machinery import PathFinder
+importlib.util.find_spec = lambda name: PathFinder.find_spec(name, ["."])
+assert importlib.util.find_spec("flyte") is not None
 import sameshot_flyte
 try:
     sameshot_flyte.capture
 except ImportError as error:
     print(error)
 """
-    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    argv = [sys.executable, "-c", program]
+    out = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert out == (
         "No SDK of Flyte is installed. Install sameshot[flyte] for flytekit 1.16, or sameshot[flyte2] for flyte 2.\n"
     )

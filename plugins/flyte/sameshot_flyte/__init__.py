@@ -58,7 +58,8 @@ def __dir__() -> list[str]:
 
 def _face() -> str:
     for sdk, face in _FACES.items():
-        if importlib.util.find_spec(sdk) is not None:
+        found = importlib.util.find_spec(sdk)
+        if found is not None and found.origin is not None:  # a folder called `flyte` that is no package has none
             return face
     raise ImportError(
         "No SDK of Flyte is installed. Install sameshot[flyte] for flytekit 1.16, or sameshot[flyte2] for flyte 2."
