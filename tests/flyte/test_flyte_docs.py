@@ -142,6 +142,25 @@ def test_settings_of_tasks_are_those_of_the_code() -> None:
     assert "a task asks for 1 CPU and 1 GiB" in PROSE
 
 
+@pytest.mark.full
+def test_settings_of_flyte_2_are_those_of_the_code(tmp_path: Path) -> None:
+    code = """
+from sameshot_flyte.flyte2 import workflow
+for each in (workflow.RESOURCES, workflow.RESOURCES_OF_THE_JOB):
+    print(*each.cpu, *each.memory)
+print(workflow.IMAGE, workflow.RETRIES.count)
+"""
+    done = User(tmp_path).command("python", "-c", code)
+    large, small, image = done.stdout.splitlines()
+    assert (large, small) == ("1 4 2Gi 8Gi", "250m 1 512Mi 1Gi"), done.stderr
+    assert "without more 1 to 4 CPU and 2 to 8 GiB." in PROSE
+    assert "`resources_of_the_job`: without more 250m to 1 CPU and 512 MiB to 1 GiB." in PROSE
+    name, retries = image.split()
+    assert f"What it has without one, `{name}`," in PROSE
+    (row,) = (row for row in table("## The two faces") if row[0] == "retries of the analysis")
+    assert row[2].startswith(f"{retries}, after")
+
+
 # -- names, files, links
 
 

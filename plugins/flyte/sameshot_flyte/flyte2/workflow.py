@@ -32,7 +32,8 @@ from sameshot_flyte.forms import described
 from sameshot_flyte.references import Analysis, Capture, Comparison
 
 IMAGE = f"sameshot/flyte2:{sameshot.__version__}"
-"""Python with `sameshot[flyte2]`, of this very version: give the address to which yours was pushed."""
+"""Python with `sameshot[flyte2]`, of this very version. Nobody publishes it (docs/flyte.md has the lines to build one):
+give the address to which yours was pushed."""
 RESOURCES = flyte.Resources(cpu=("1", "4"), memory=("2Gi", "8Gi"))
 RETRIES = flyte.RetryStrategy(
     count=2, backoff=flyte.Backoff(base=timedelta(seconds=10), factor=3, cap=timedelta(minutes=2))
@@ -102,12 +103,13 @@ def tasks(
 ) -> Tasks:
     """Make the tasks of an environment called `name`. Call it at the top of a module, and keep what it returns there.
 
-    `image` must hold `sameshot[flyte2]`. `resources` are those of each analysis task, `resources_of_the_job` those of
-    `profile_job`, which waits for them (with `reusable`, all have those of the environment). `cache` is that of the
-    analysis, by default `by_digest()`; a capture is never cached, nor a comparison, which depends on what the history
-    has. `retries` are those of each analysis task. `triggers` start `profile_job`. `capture`: a capture task of your
-    own. `environment`: more of `flyte.TaskEnvironment`: `secrets`, `env_vars`, `service_account`, `pod_template`, …
-    `module`: where to find this again, unless it is the caller's.
+    `image` must hold `sameshot[flyte2]`, and clusters need one of yours (`IMAGE`). `resources` are those of each
+    analysis task, `resources_of_the_job` those of `profile_job`, which waits for them (with `reusable`, all have those
+    of the environment). `cache` is that of the analysis, by default `by_digest()`; a capture is never cached, nor a
+    comparison, which depends on what the history has. `retries` are those of each analysis task. `triggers` start
+    `profile_job`. `capture`: a capture task of your own. `environment`: more of `flyte.TaskEnvironment`: `secrets`,
+    `env_vars`, `service_account`, `pod_template`, … `module`: the `__name__` of the module that keeps this, unless it
+    is the caller's: for functions of yours that call this for others.
     """
     picture = capture or THE_CAPTURE
     env = flyte.TaskEnvironment(
