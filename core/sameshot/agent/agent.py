@@ -120,6 +120,7 @@ class Agent:
         self.book.load()
         self.rates.load()
         self.pool.start()
+        await self.config.worker_dirs.start()
         await self.daemons.start()
         for capture in self.book:
             if capture.open_targets:
@@ -144,6 +145,7 @@ class Agent:
         await self.delivery.close()
         await self.pool.close()
         await self.daemons.close()
+        await self.config.worker_dirs.close()
         if self._spool_lock is not None:
             os.close(self._spool_lock)
 

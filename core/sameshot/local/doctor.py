@@ -26,7 +26,7 @@ from sameshot.client.local import JobInfo, check_private, runtime_root
 from sameshot.errors import Denied, SameshotError
 from sameshot.local.torch_probe import probe_torch
 from sameshot.model import CaptureSpec, Encoding
-from sameshot.profiler.broker import MAX_DIRECTORY_BYTES
+from sameshot.profiler.place import MAX_DIRECTORY_BYTES
 from sameshot.profiler.dynolog import DynologClient
 
 SILENT_S = 10.0  # workers ask their daemon every second
