@@ -145,10 +145,9 @@ def test_a_registration_that_claims_another_pod_is_nobodys_and_is_reported_once(
     registrations = Registrations(a_pod(lab), "node-a")
     assert [known.registration.uuid for known in registrations.all()] == [own.registration.uuid]
     registrations.all()
-    assert [record.getMessage() for record in caplog.records] == [
-        f"registration refused dir={lab.dir} name='{foreign.registration.uuid}.json' "
-        "why=\"it claims to be of pod 'u-9', and lies in u-1\""
-    ]
+    [said] = [record.getMessage() for record in caplog.records]
+    assert f"name='{foreign.registration.uuid}.json'" in said
+    assert "it claims to be of pod 'u-9', and lies in u-1" in said
 
 
 def test_what_lies_in_a_pod_of_another_job_is_not_even_opened(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
