@@ -35,6 +35,7 @@ COMMANDS = {
     "demo": "demo",
     "agent": "services",
     "coordinator": "services",
+    "webhook": "webhook",
 }
 """Each command and the module of `sameshot.cli` that has it: a command costs its own imports and no other's."""
 

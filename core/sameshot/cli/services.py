@@ -75,7 +75,7 @@ def agent(
         columns=columns,
         verify_workers=verify_workers,
     )
-    _serve(serve(config), end_with_stdin)
+    run_service(serve(config), end_with_stdin=end_with_stdin)
 
 
 def coordinator(
@@ -110,10 +110,10 @@ def coordinator(
         listen=listen,
         address_file=address_file,
     )
-    _serve(serve(config), end_with_stdin)
+    run_service(serve(config), end_with_stdin=end_with_stdin)
 
 
-def _serve(service: Coroutine[Any, Any, None], end_with_stdin: bool) -> None:
+def run_service(service: Coroutine[Any, Any, None], *, end_with_stdin: bool = False) -> None:
     """Run a service until SIGTERM, SIGINT or, where asked, the end of standard input."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if end_with_stdin:
