@@ -1,4 +1,4 @@
-"""Binds a socket inside a pod's volume (`python -I -S chrootbind.py <directory fd> <answer fd> <path>`, see `podplace`).
+"""Binds a socket inside a pod's volume, see `podplace`: `python -I -S chrootbind.py <directory fd> <answer fd> <path>`.
 
 A UNIX socket is known by the name it was bound under, and the pod's workers need `/sameshot/ipc/dynolog`. So this
 process, and only this process, makes the volume's parent its root directory and binds that very path.
