@@ -60,6 +60,6 @@ class JobPlace:
     name: str | Field | None = None
     uid: str | Field | None = None
     attempt: str | Field | None = None
-    local_world_size: Workers | None = None
+    local_world_size: int | None = None
     container: str | None = None  # the container that trains by the kind's own convention
     ranks_pods: bool = False  # the kind sets RANK and WORLD_SIZE in every pod

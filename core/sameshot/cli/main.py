@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # processes that read traces import this module again, and ru
 
 COMMANDS = {
     "run": "run",
+    "arm": "arm",
     "jobs": "jobs",
     "workers": "jobs",
     "capture": "capture",
