@@ -20,7 +20,6 @@ WRAPPER: tuple[str, ...] = (
 )
 
 _PYTHON = r"(?:\S*/)?python[0-9.]*t?"
-_IN_SHELL = re.compile(rf"(?:^|[\s;&|(])({_PYTHON}(?:\s+\S+)*)")
 _SET = re.compile(r"(?:^|[\s;&|(])PYTHONPATH=(\"[^\"]*\"|'[^']*'|\S*)")
 _CLEARED = re.compile(
     r"(?:^|[\s;&|(])(?:unset\s+(?:\S+\s+)*PYTHONPATH\b|env\s+(?:\S+\s+)*(?:-i|-|--ignore-environment)\s)"

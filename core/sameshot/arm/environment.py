@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from sameshot.arm import labels
-from sameshot.arm.values import ArmOptions, Field, JobPlace, Json, NotArmable, Workers
+from sameshot.arm.values import ArmOptions, Field, JobPlace, Json, NotArmable, Workers, mappings
 
 LOCAL_SIZE = "SAMESHOT_LOCAL_WORLD_SIZE"
-_SINGLE = "SAMESHOT_SINGLE"
-_SPAWNED = "SAMESHOT_ARM_SPAWNED"
+SINGLE = "SAMESHOT_SINGLE"
+SPAWNED = "SAMESHOT_ARM_SPAWNED"
 # What a person may set by hand, too: it is then left as it is, and not ours.
-_ALSO_BY_HAND = (LOCAL_SIZE, _SINGLE, _SPAWNED)
+_ALSO_BY_HAND = (LOCAL_SIZE, SINGLE, SPAWNED)
 
 
 def named_env(container: Json, name: str) -> list[Json]:
     """The container's own entries of that name."""
-    entries = container.get("env")
-    if not isinstance(entries, list):
-        return []
-    return [each for each in entries if isinstance(each, dict) and each.get("name") == name]
+    return [each for each in mappings(container, "env") if each.get("name") == name]
 
 
 def added_env(container: Json, options: ArmOptions, place: JobPlace, size: Workers | None) -> list[Json]:
@@ -36,8 +33,8 @@ def added_env(container: Json, options: ArmOptions, place: JobPlace, size: Worke
         "SAMESHOT_JOB_ATTEMPT": place.attempt,
         "SAMESHOT_CONTAINER": container["name"],
         LOCAL_SIZE: str(size or "auto"),
-        _SINGLE: "1" if options.single else None,
-        _SPAWNED: "1" if options.arm_spawned else None,
+        SINGLE: "1" if options.single else None,
+        SPAWNED: "1" if options.arm_spawned else None,
     }
     added = []
     for name, value in wanted.items():

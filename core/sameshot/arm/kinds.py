@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sameshot.arm.options import options_in
 from sameshot.arm.record import record_of
-from sameshot.arm.template import Armed, arm_template, disarm_template, options_in
+from sameshot.arm.template import Armed, arm_template, disarm_template
 from sameshot.arm.trainer import asks_for_an_accelerator
-from sameshot.arm.values import ArmOptions, Field, JobPlace, Json, NotArmable
+from sameshot.arm.values import ArmOptions, Field, JobPlace, Json, NotArmable, inside
 
 # Labels that the controllers put on their pods; each from its project's documentation.
 _JOB_NAME, _JOB_UID = "batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid"
@@ -40,26 +41,26 @@ def _of_jobset(_: Json) -> JobPlace:
 def _of_pytorchjob(workload: Json) -> JobPlace:
     """With a Master its operator gives every pod a RANK and a WORLD_SIZE that count pods; nprocPerNode is what
     torchrun is told (a number, or auto, gpu, cpu)."""
-    spec = _inside(workload, "spec")
-    per_node = spec.get("nprocPerNode", _inside(spec, "elasticPolicy").get("nProcPerNode"))
+    spec = inside(workload, "spec")
+    per_node = spec.get("nprocPerNode", inside(spec, "elasticPolicy").get("nProcPerNode"))
     known = str(per_node).isdigit() and int(per_node) > 0
     return JobPlace(
         name=Field.label(_KUBEFLOW_NAME),
         local_world_size=int(per_node) if known else None,
         container="pytorch",
-        ranks_pods=bool(_inside(spec, "pytorchReplicaSpecs").get("Master")),
+        ranks_pods=bool(inside(spec, "pytorchReplicaSpecs").get("Master")),
     )
 
 
 def _of_volcano_job(workload: Json) -> JobPlace:
     """Its plugin `pytorch` gives every pod a RANK and a WORLD_SIZE that count pods."""
     return JobPlace(
-        name=Field.label(_VOLCANO_NAME), ranks_pods="pytorch" in _inside(_inside(workload, "spec"), "plugins")
+        name=Field.label(_VOLCANO_NAME), ranks_pods="pytorch" in inside(inside(workload, "spec"), "plugins")
     )
 
 
 def _named_by_itself(workload: Json) -> JobPlace:
-    name = _inside(workload, "metadata").get("name")
+    name = inside(workload, "metadata").get("name")
     return JobPlace(name=name if isinstance(name, str) else None)
 
 
@@ -194,7 +195,7 @@ def disarm_object(thing: Json, template_paths: Sequence[str] = ()) -> ArmedObjec
 
 def place_of_pod(pod: Json) -> JobPlace:
     """What a pod tells about its job by the labels that its controller gave it; for the webhook."""
-    marks: Mapping[str, Any] = _inside(_inside(pod, "metadata"), "labels")
+    marks: Mapping[str, Any] = inside(inside(pod, "metadata"), "labels")
     if _JOBSET_NAME in marks:
         return _of_jobset(pod)
     if _KUBEFLOW_NAME in marks:
@@ -203,7 +204,7 @@ def place_of_pod(pod: Json) -> JobPlace:
         return JobPlace(name=Field.label(_VOLCANO_NAME))
     if _JOB_NAME in marks:
         return _of_job(pod)
-    if not _inside(pod, "metadata").get("ownerReferences"):
+    if not inside(pod, "metadata").get("ownerReferences"):
         return _of_pod(pod)
     return JobPlace()
 
@@ -229,11 +230,6 @@ def _is_armed(template: Json) -> bool:
 def _put_back(template: Json, result: Armed) -> None:
     template.clear()
     template.update(result.template)
-
-
-def _inside(thing: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    found = thing.get(key)
-    return found if isinstance(found, Mapping) else {}
 
 
 _STEP = re.compile(r"\[(\*|[0-9]+)\]|\.?([^.\[\]]+)")

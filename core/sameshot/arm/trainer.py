@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from sameshot.arm.values import Json, NotArmable
+from sameshot.arm.values import Json, NotArmable, inside
 
 # Device plugins name their resources <vendor domain>/<device>: nvidia.com/gpu, nvidia.com/mig-1g.10gb, amd.com/gpu,
 # gpu.intel.com/i915, habana.ai/gaudi, google.com/tpu, aws.amazon.com/neuron, huawei.com/Ascend910, …
@@ -16,16 +15,9 @@ _ACCELERATOR = re.compile(
 
 def accelerators(container: Json) -> list[str]:
     """The accelerators that a container asks for, by the names of their resources; claims of devices count, too."""
-    resources = container.get("resources")
-    if not isinstance(resources, dict):
-        return []
-    asked: dict[str, Any] = {}
-    for part in ("requests", "limits"):
-        listed = resources.get(part)
-        if isinstance(listed, dict):
-            asked |= listed
+    asked = {**inside(container, "resources", "requests"), **inside(container, "resources", "limits")}
     named = [key for key, amount in asked.items() if "/" in key and str(amount) != "0" and _ACCELERATOR.search(key)]
-    claims = resources.get("claims")
+    claims = inside(container, "resources").get("claims")
     if isinstance(claims, list):
         named += [f"claim {claim.get('name')}" for claim in claims if isinstance(claim, dict)]
     return named
@@ -33,8 +25,7 @@ def accelerators(container: Json) -> list[str]:
 
 def asks_for_an_accelerator(template: Json) -> bool:
     """Whether any container of this pod template does."""
-    spec = template.get("spec")
-    containers = spec.get("containers") if isinstance(spec, dict) else None
+    containers = inside(template, "spec").get("containers")
     return isinstance(containers, list) and any(accelerators(each) for each in containers if isinstance(each, dict))
 
 

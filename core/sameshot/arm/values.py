@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -63,3 +64,21 @@ class JobPlace:
     local_world_size: int | None = None
     container: str | None = None  # the container that trains by the kind's own convention
     ranks_pods: bool = False  # the kind sets RANK and WORLD_SIZE in every pod
+
+
+def inside(thing: Any, *keys: str) -> Mapping[str, Any]:
+    """The mapping at these keys; empty where anything on the way is missing or something else."""
+    for key in keys:
+        thing = thing.get(key) if isinstance(thing, Mapping) else None
+    return thing if isinstance(thing, Mapping) else {}
+
+
+def mappings(holder: Mapping[str, Any], key: str) -> list[Json]:
+    """The list of mappings at this key (volumes, env, …), empty where there is none. Raises NotArmable for another
+    thing than that."""
+    found = holder.get(key)
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise NotArmable(f"Its {key} is not a list of mappings: {found!r:.80}.")
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sameshot.arm import labels
-from sameshot.arm.values import Json, NotArmable
+from sameshot.arm.values import Json, NotArmable, inside, mappings
 
 # Server-side defaults are written out, so that an object read back from a cluster is what was written.
 VOLUMES: tuple[Json, ...] = (
@@ -24,7 +24,7 @@ MOUNTS: tuple[Json, ...] = (
 
 def missing_volumes(spec: Json) -> list[Json]:
     """Which of our volumes this pod lacks. Raises NotArmable where a volume of our name is something else."""
-    there: dict[Any, Json] = {each.get("name"): each for each in _listed(spec, "volumes")}
+    there: dict[Any, Json] = {each.get("name"): each for each in mappings(spec, "volumes")}
     missing = []
     for volume in VOLUMES:
         existing = there.get(volume["name"])
@@ -47,7 +47,7 @@ def _check_user_directory(volume: Json) -> None:
             f"The pod has a volume {labels.VOLUME} of its own ({', '.join(kinds) or 'of no type'}); traces need an "
             "emptyDir of that name: rename yours."
         )
-    medium = (volume["emptyDir"] or {}).get("medium")
+    medium = inside(volume, "emptyDir").get("medium")
     if medium:
         raise NotArmable(
             f"The pod's volume {labels.VOLUME} is an emptyDir of medium {medium}: traces of hundreds of MB would count "
@@ -57,7 +57,7 @@ def _check_user_directory(volume: Json) -> None:
 
 def missing_mounts(container: Json) -> list[Json]:
     """Which of our mounts the trainer lacks. Raises NotArmable where something else is mounted there."""
-    mounts = _listed(container, "volumeMounts")
+    mounts = mappings(container, "volumeMounts")
     missing = []
     for mount in MOUNTS:
         there = [each for each in mounts if _within(str(each.get("mountPath", "")), mount["mountPath"])]
@@ -84,8 +84,3 @@ def _serves(mount: Json, ours: Json) -> bool:
     said = {key: value for key, value in mount.items() if value not in (None, "", False, "None", "Disabled")}
     said.pop("recursiveReadOnly", None)
     return said == ours
-
-
-def _listed(holder: Json, key: str) -> list[Json]:
-    found = holder.get(key)
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []

@@ -81,7 +81,7 @@ def arm(
     """Patch the pod templates in a file so that the job can be captured while it runs; the result goes to standard
     output, with every comment in its place. The model's source and its image are not touched."""
     from sameshot.arm.files import arm_text, disarm_text
-    from sameshot.arm.template import workers_of
+    from sameshot.arm.options import workers_of
     from sameshot.arm.values import ArmOptions
 
     if hook_only:
