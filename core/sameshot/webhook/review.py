@@ -105,11 +105,11 @@ def name_of(request: Request) -> str:
 
 
 def judge(request: Request) -> Verdict:
-    """What becomes of the object of a request. Raises only what is a defect of ours, or an object that is no pod."""
+    """What becomes of the object of a request. Whatever it raises is a defect of ours."""
     if (request.operation, request.resource, request.sub_resource) != ("CREATE", _ONLY, ""):
         return Verdict(Outcome.NOT_OURS)
     pod = msgspec.json.decode(request.object)
-    metadata = pod.get("metadata") or {}
+    metadata = (pod.get("metadata") if isinstance(pod, dict) else None) or {}
     if (metadata.get("labels") or {}).get(labels.ARM_LABEL) != labels.ENABLED:
         return Verdict(Outcome.NOT_OURS)
     annotations = metadata.get("annotations") or {}
