@@ -211,10 +211,10 @@ def place_of_pod(pod: Json) -> JobPlace:
 
 def _kind(thing: Json, template_paths: Sequence[str]) -> tuple[Kind | None, Sequence[str]]:
     key = kind_of(thing)
-    if template_paths:
-        return SUPPORTED.get(key), template_paths
     if key in UNSUPPORTED:
         raise NotArmable(f"{UNSUPPORTED[key]}.")
+    if template_paths:
+        return SUPPORTED.get(key), template_paths
     if key not in SUPPORTED:
         raise NotArmable(
             f"The kind {key[1]} ({key[0] or 'core'}) is not known here; say with --template-path where its pod "

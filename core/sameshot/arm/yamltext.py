@@ -9,6 +9,7 @@ say exactly what was wanted. Where it can't be done so, the one document is writ
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Hashable
 from difflib import SequenceMatcher
 from typing import Any
@@ -135,7 +136,7 @@ class Editor:
                 return True
             if isinstance(new, (dict, list)) or node.style in ("|", ">") or not node.value:
                 return False
-            self._edit(node.start_mark.index, node.end_mark.index, inline(new))
+            self._edit(node.start_mark.index, node.end_mark.index, self._scalar(new, node.style))
         elif type(old) is not type(new) or (old != new and not (old and new)):
             return False
         elif isinstance(node, yaml.MappingNode):
@@ -165,9 +166,7 @@ class Editor:
         for key, (_, value) in pairs.items():
             if key in new and not self.change(value, old[key], new[key]):
                 self._replace_value(node, pairs[key], new[key])
-        gone = [key for key in pairs if key not in new]
-        for key in gone:
-            self._remove_pair(node, key, pairs, gone)
+        self._remove_pairs(node, list(pairs.values()), [key not in new for key in pairs])
         added = {key: value for key, value in new.items() if key not in old}
         added |= {key: new[key] for key in inherited if new[key] != old[key]}
         if added:
@@ -195,18 +194,19 @@ class Editor:
         else:
             self._edit(colon + 1, end, f" {inline(new)}")
 
-    def _remove_pair(self, node: Any, key: Any, pairs: dict[Any, tuple[Any, Any]], gone: list[Any]) -> None:
-        order = list(pairs)
-        at = order.index(key)
-        start, end = pairs[key][0].start_mark.index, self._end(pairs[key][1])
-        if node.flow_style:
-            self._remove_from_flow([(p[0].start_mark.index, self._end(p[1])) for p in pairs.values()], at, at + 1)
-        elif self._source[self._line(start) : start].strip():  # it stands behind a dash
-            if at + 1 == len(order) or order[at + 1] in gone:
-                raise Unpatchable("the first key of an item is to go, with others")
-            self._edit(start, pairs[order[at + 1]][0].start_mark.index, "")
-        else:
-            self._remove_lines(start, end)
+    def _remove_pairs(self, node: Any, pairs: list[tuple[Any, Any]], gone: list[bool]) -> None:
+        spans = [(key.start_mark.index, self._end(value)) for key, value in pairs]
+        for first, last in _runs(gone):
+            start = spans[first][0]
+            if node.flow_style:
+                self._remove_from_flow(spans, first, last)
+            elif not self._source[self._line(start) : start].strip():
+                for span in spans[first:last]:
+                    self._remove_lines(*span)
+            elif last < len(spans):  # it stands behind a dash, which the next one gets
+                self._edit(start, spans[last][0], "")
+            else:
+                raise Unpatchable("nothing would be left of an item")
 
     def _add_pairs(self, node: Any, added: dict[Any, Any]) -> None:
         last = self._end(node.value[-1][1])
@@ -221,7 +221,11 @@ class Editor:
     # Sequences
 
     def _sequence(self, node: Any, old: list[Any], new: list[Any]) -> bool:
-        steps = SequenceMatcher(None, [_same(o) for o in old], [_same(n) for n in new], autojunk=False).get_opcodes()
+        if len(old) == len(new) and all(isinstance(each, (dict, list)) for each in (*old, *new)):
+            steps = [("equal", 0, len(old), 0, len(new))]  # such lists may have no names in their items
+        else:
+            matcher = SequenceMatcher(None, [_same(o) for o in old], [_same(n) for n in new], autojunk=False)
+            steps = [(str(step), i1, i2, j1, j2) for step, i1, i2, j1, j2 in matcher.get_opcodes()]
         if old and not any(step == "equal" for step, *_ in steps):
             return False
         items = node.value
@@ -276,6 +280,16 @@ class Editor:
     def _edit(self, start: int, end: int, replacement: str) -> None:
         self._edits.append((start, end, replacement))
 
+    def _scalar(self, value: Any, style: str | None) -> str:
+        """A scalar in the quotes that stood there; where none did, in such as are right in flow and in block context
+        if it needs any."""
+        if not isinstance(value, str) or style is None:
+            plain: str = yaml.dump(value, Dumper=yaml.SafeDumper, width=2**31, allow_unicode=True)
+            plain = plain.removesuffix("\n").removesuffix("\n...")
+            return plain if re.fullmatch(r"[A-Za-z0-9_/.:=$+-]+", plain) else inline(value)
+        quoted: str = yaml.dump(value, default_style=style, width=2**31, allow_unicode=True)
+        return quoted.rstrip("\n")
+
     def _lines(self, value: Any, column: int) -> str:
         """A value as lines at this column, without the last line end."""
         lines = block(value, indented_lists=self._indented_lists).rstrip("\n").split("\n")
@@ -327,6 +341,17 @@ class Editor:
             self._edit(spans[i1 - 1][1], spans[i2 - 1][1], "")
         else:
             raise Unpatchable("nothing would be left of a list")
+
+
+def _runs(chosen: list[bool]) -> list[tuple[int, int]]:
+    """The stretches of chosen positions, as (first, one behind the last)."""
+    found: list[tuple[int, int]] = []
+    for at, each in enumerate(chosen):
+        if each and found and found[-1][1] == at:
+            found[-1] = (found[-1][0], at + 1)
+        elif each:
+            found.append((at, at + 1))
+    return found
 
 
 def _same(item: Any) -> Hashable:
