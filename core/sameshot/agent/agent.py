@@ -274,6 +274,7 @@ class Agent:
             destination=target.raw,
             announce_by_ns=capture.record.announce_by_ns,
             give_up_at_ns=capture.record.announce_by_ns + int(self.config.late_look_s * 1e9),
+            most_bytes=self.rates.most_bytes(capture.record.job, capture.record.spec) if accepted.owner else None,
         )
 
     def _hand_over(self, sighting: Sighting) -> None:

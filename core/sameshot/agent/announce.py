@@ -46,6 +46,7 @@ class Watch(msgspec.Struct, frozen=True):
     destination: Path
     announce_by_ns: int  # CLOCK_REALTIME, like the next: a file that can't be taken is given up then
     give_up_at_ns: int  # until then a file that was not seen may still come
+    most_bytes: int | None = None  # a larger file is no trace of this window; it stays where its owner must pay for it
 
     @property
     def key(self) -> tuple[str, str]:
@@ -211,6 +212,8 @@ def take(watch: Watch) -> int | None:
             safefs.held(source, watch.file_name) as seen,
         ):
             safefs.check_regular(seen, owner_uid=watch.uid)
+            if watch.most_bytes is not None and seen.st_size > watch.most_bytes:
+                raise safefs.Unsafe(f"it is {seen.st_size} bytes long, and no window like this one fills that much")
             return _move(watch, source, seen)
     except FileNotFoundError:
         return None

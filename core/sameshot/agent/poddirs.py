@@ -76,6 +76,7 @@ class PodDirs:
         self._used: dict[str, tuple[float, int]] = {}  # pod uid → (when it was counted, bytes)
         self._said: dict[str, str] = {}  # pod uid → what was last said about it
         self.silent: dict[str, str] = {}  # pod uid → why no worker of it may ever have registered
+        self._registered: set[str] = set()  # pod uids in which somebody registered once
         self._listed = threading.Event()
         self._ending = threading.Event()
         self._task: asyncio.Task[None] | None = None
@@ -258,9 +259,12 @@ class PodDirs:
         return max(0, min(limits) - used)
 
     def _report(self, pod: Pod, path: Path) -> None:
+        if pod.uid in self._registered or not silent.overdue(pod, self._clock()):
+            return
         if podfs.has_registration(path):
+            self._registered.add(pod.uid)
             self.silent.pop(pod.uid, None)
-        elif silent.overdue(pod, self._clock()) and pod.uid not in self.silent:
+        elif pod.uid not in self.silent:
             self.silent[pod.uid] = silent.why_silent(pod, self._clock(), prepared=podfs.was_prepared(path))
             log.warning("%s", self.silent[pod.uid])
 
@@ -271,6 +275,7 @@ class PodDirs:
 
     def _forget(self, uids: Iterable[str]) -> None:
         here = set(uids)
+        self._registered &= here
         for known in (self._used, self._said, self.silent):
             for uid in [uid for uid in known if uid not in here]:
                 known.pop(uid, None)

@@ -17,6 +17,7 @@ from sameshot.arm import labels
 KUBELET_ROOT = Path("/var/lib/kubelet")
 EMPTY_DIRS = ("volumes", "kubernetes.io~empty-dir")
 MAX_COUNTED = 20_000  # names, where bytes are counted
+MAX_DEPTH = 8
 _BLOCK = 512  # bytes of a block in stat(2)
 
 
@@ -36,16 +37,29 @@ def problem_with(volume: Path, spool: Path) -> str | None:
 
 
 def used_bytes(volume: Path) -> int:
-    """What lies in the directory, as the disk counts it; of very many files only the first ones are counted."""
-    used, seen = 0, 0
+    """What lies in the directory, as the disk counts it; of very many names, or very deep ones, only the first."""
+    left = [MAX_COUNTED]
     with contextlib.suppress(OSError, safefs.Unsafe), safefs.directory(volume.parent, volume.name) as top:
-        for _, folders, files, fd in os.fwalk(".", dir_fd=top, follow_symlinks=False):
-            for name in files:
-                with contextlib.suppress(OSError):
-                    used += os.lstat(name, dir_fd=fd).st_blocks * _BLOCK
-            seen += len(folders) + len(files)
-            if seen > MAX_COUNTED:
+        return _used_below(top, left, MAX_DEPTH)
+    return 0
+
+
+def _used_below(folder: int, left: list[int], depth: int) -> int:
+    used = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            left[0] -= 1
+            if left[0] < 0:
                 break
+            with contextlib.suppress(OSError):
+                if not entry.is_dir(follow_symlinks=False):
+                    used += entry.stat(follow_symlinks=False).st_blocks * _BLOCK
+                elif depth > 0:
+                    below = os.open(entry.name, safefs.DIRECTORY, dir_fd=folder)
+                    try:
+                        used += _used_below(below, left, depth - 1)
+                    finally:
+                        os.close(below)
     return used
 
 

@@ -15,6 +15,7 @@ import os
 import re
 import struct
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ MAX_BYTES = 16 << 20  # of all registrations of one directory; a real one has 1 
 WORKERS = "workers"
 FORGET_AFTER_S = 3_600.0
 MAX_REMEMBERED = 10_000
+MAX_REPORTED, MAX_REPORTED_DIRS = 50, 1_000
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 # struct flock of 64-bit Linux (fcntl(2)): l_type, l_whence, l_start, l_len, l_pid; OFD requests want l_pid 0.
@@ -67,7 +69,7 @@ class Registrations:
         self._dirs = dirs
         self._node = node
         self._clock = clock
-        self._reported: set[tuple[str, str]] = set()
+        self._reported: OrderedDict[str, set[str]] = OrderedDict()  # directory → names that were reported
         self._ended_since: dict[str, float] = {}  # uuid → when it was first seen dead
 
     def all(self) -> list[Known]:
@@ -165,8 +167,13 @@ class Registrations:
         )
 
     def _refuse(self, where: WorkerDir, name: str, why: str) -> None:
-        if (str(where.path), name) not in self._reported and len(self._reported) < 10_000:
-            self._reported.add((str(where.path), name))
+        """Say it once; of one directory only so often, and without an end for nobody else."""
+        said = self._reported.setdefault(str(where.path), set())
+        self._reported.move_to_end(str(where.path))
+        while len(self._reported) > MAX_REPORTED_DIRS:
+            self._reported.popitem(last=False)
+        if name not in said and len(said) < MAX_REPORTED:
+            said.add(name)
             log.warning("registration refused dir=%s name=%r why=%r", where.path, name[:80], why)
 
 
