@@ -192,7 +192,7 @@ async def test_a_trace_that_is_not_read_yet_still_needs_room_for_what_the_archiv
     free = 38_000_000
     async with lab.agent(free=lambda path: free) as caller:
 
-        async def never(*job: Any) -> Any:
+        async def never(*job: Any, owner: str) -> Any:
             await asyncio.Event().wait()
 
         monkeypatch.setattr(caller.agent.pool, "verify", never)
