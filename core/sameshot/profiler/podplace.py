@@ -48,7 +48,7 @@ class PodPlace:
         self._path = f"{self.worker_dir}/{kineto_ipc.ENDPOINT}"
         self._volume = volume
         self._ipc: int | None = None  # the directory that the socket stands in
-        self._inode = 0
+        self._stands: tuple[int, int] | None = None  # inode and time of the socket's file; the number alone comes back
 
     def bind(self) -> socket.socket:
         with contextlib.ExitStack() as opened:
@@ -64,7 +64,7 @@ class PodPlace:
                     raise UsageError(f"{self._volume}/{IPC} was changed while the daemon's socket was bound there.")
                 listening.setblocking(False)
                 self._release()
-                self._ipc, self._inode = os.dup(ipc), found.st_ino
+                self._ipc, self._stands = os.dup(ipc), _which(found)
             except BaseException:
                 listening.close()
                 raise
@@ -84,7 +84,7 @@ class PodPlace:
         try:
             with contextlib.ExitStack() as opened:
                 ipc = _open(opened, IPC, _open(opened, str(self._volume)))
-                return os.lstat(kineto_ipc.ENDPOINT, dir_fd=ipc).st_ino == self._inode
+                return _which(os.lstat(kineto_ipc.ENDPOINT, dir_fd=ipc)) == self._stands
         except OSError:
             return False
 
@@ -101,7 +101,7 @@ class PodPlace:
         if self._ipc is None:
             return
         with contextlib.suppress(OSError):
-            if os.lstat(kineto_ipc.ENDPOINT, dir_fd=self._ipc).st_ino == self._inode:
+            if _which(os.lstat(kineto_ipc.ENDPOINT, dir_fd=self._ipc)) == self._stands:
                 os.unlink(kineto_ipc.ENDPOINT, dir_fd=self._ipc)
         self._release()
 
@@ -109,6 +109,10 @@ class PodPlace:
         if self._ipc is not None:
             os.close(self._ipc)
             self._ipc = None
+
+
+def _which(status: os.stat_result) -> tuple[int, int]:
+    return status.st_ino, status.st_mtime_ns
 
 
 def _open(opened: contextlib.ExitStack, name: str, below: int | None = None) -> int:
