@@ -73,6 +73,7 @@ class YamlStream:
 
     def __init__(self, text: str) -> None:
         self._library, self._yaml = _library()
+        text = text.removeprefix("\ufeff")  # it may not stand behind what will be put in front
         self._text = text
         composer = self._yaml.Composer(text)
         self._roots: list[Any] = []

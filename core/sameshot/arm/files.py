@@ -135,7 +135,7 @@ def _arm(thing: Json, where: str, options: ArmOptions | None, template_paths: Se
 
 def _disarm(thing: Json, where: str, template_paths: Sequence[str], work: _Work) -> Json:
     known = is_known(thing)
-    if not known and (not template_paths or not may_be_a_workload(thing)):
+    if kind_of(thing) in UNSUPPORTED or (not known and (not template_paths or not may_be_a_workload(thing))):
         return thing
     try:
         done = disarm_object(thing, () if known else template_paths)

@@ -6,7 +6,6 @@ with generateName) the node's agent learns from the pod's owners.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from sameshot.arm.options import options_in
 from sameshot.arm.record import record_of
 from sameshot.arm.template import Armed, arm_template, disarm_template
 from sameshot.arm.trainer import asks_for_an_accelerator
-from sameshot.arm.values import ArmOptions, Field, JobPlace, Json, NotArmable, inside
+from sameshot.arm.values import ArmOptions, Field, JobPlace, Json, NotArmable, copied, inside
 
 # Labels that the controllers put on their pods; each from its project's documentation.
 _JOB_NAME, _JOB_UID = "batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid"
@@ -154,7 +153,7 @@ def arm_object(thing: Json, options: ArmOptions | None = None, template_paths: S
     options = options or ArmOptions()
     kind, paths = _kind(thing, template_paths)
     place = kind.place(thing) if kind else JobPlace()
-    work: Json = copy.deepcopy(thing)
+    work: Json = copied(thing)
     found = list(_templates(work, paths))
     if not found:
         raise NotArmable(f"There is no pod template at {' or '.join(path or 'the top' for path in paths)}.")
@@ -182,7 +181,7 @@ def arm_object(thing: Json, options: ArmOptions | None = None, template_paths: S
 def disarm_object(thing: Json, template_paths: Sequence[str] = ()) -> ArmedObject:
     """The same workload without what arming added to its pod templates. Raises NotArmable for an unreadable record."""
     _, paths = _kind(thing, template_paths)
-    work: Json = copy.deepcopy(thing)
+    work: Json = copied(thing)
     told: list[tuple[str, str]] = []
     disarmed = 0
     for path, template in _templates(work, paths):

@@ -6,7 +6,6 @@ variable is set only where its whole value is known: it stands in the spec alrea
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Sequence
 
@@ -14,7 +13,7 @@ from sameshot.arm import labels
 from sameshot.arm.command import WRAPPER
 from sameshot.arm.environment import named_env
 from sameshot.arm.record import Replaced
-from sameshot.arm.values import Json, NotArmable
+from sameshot.arm.values import Json, NotArmable, copied
 
 _NAME = "PYTHONPATH"
 
@@ -72,7 +71,7 @@ def put_back(container: Json, replaced: Replaced, changes: list[str]) -> None:
         return
     entry = entries[at]
     if entry == replaced.now:
-        entries[at : at + 1] = [] if replaced.was is None else [copy.deepcopy(replaced.was)]
+        entries[at : at + 1] = [] if replaced.was is None else [copied(replaced.was)]
         return
     changes.append(f"{_NAME} of container {container['name']} was changed (now {entry!r:.200})")
     value = str(entry.get("value", ""))

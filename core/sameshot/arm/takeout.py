@@ -65,7 +65,7 @@ def _unwrap(container: Json, prefix: tuple[str, ...], changes: list[str]) -> Non
     words = container.get("command")
     at = wrapped_at(words, prefix) if isinstance(words, list) else None
     if at is None or not isinstance(words, list):
-        changes.append(f"the command of container {container['name']} was changed, and is left as it is now,")
+        changes.append(f"the command of container {container['name']} was changed, and is left as it is now")
         return
     container["command"] = [*words[:at], *words[at + len(prefix) :]]
     if at:
@@ -78,5 +78,5 @@ def _remove_label(metadata: Json, changes: list[str]) -> None:
     if now == labels.ENABLED:
         del metadata["labels"][labels.ARM_LABEL]
     else:
-        state = "is gone" if now is None else f"was set to {now!r}, which is left,"
+        state = "is gone" if now is None else f"was set to {now!r}, which is left"
         changes.append(f"label {labels.ARM_LABEL} {state}")

@@ -7,7 +7,6 @@ annotation: arming again changes nothing, disarming takes out exactly that, and 
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +20,7 @@ from sameshot.arm.pythonpath import way_in
 from sameshot.arm.record import VERSION, ArmedRecord, record_of
 from sameshot.arm.takeout import take_out
 from sameshot.arm.trainer import choose
-from sameshot.arm.values import ArmOptions, Field, JobPlace, Json, NotArmable, inside, mappings
+from sameshot.arm.values import ArmOptions, Field, JobPlace, Json, NotArmable, copied, inside, mappings
 from sameshot.arm.volumes import missing_mounts, missing_volumes
 from sameshot.arm.workers import little_room, local_world_size, no_rank
 
@@ -46,7 +45,7 @@ def arm_template(template: Json, options: ArmOptions | None = None, place: JobPl
     """
     record = record_of(template)
     options, place = options or ArmOptions(), place or JobPlace()
-    work: Json = copy.deepcopy(template)
+    work: Json = copied(template)
     changes: list[str] = []
     if record is not None:
         options = options.over(record.said)
@@ -55,8 +54,8 @@ def arm_template(template: Json, options: ArmOptions | None = None, place: JobPl
     new, warnings = _put_in(work, options, place)
     # What was there before may have grown since (env, when a controller added to it); that alone changes nothing.
     if record is not None and msgspec.structs.replace(new, created=record.created) == record and not changes:
-        return Armed(copy.deepcopy(template), tuple(warnings), record, changed=False)
-    told = [f"{change} since it was armed; it is armed anew" for change in changes]
+        return Armed(copied(template), tuple(warnings), record, changed=False)
+    told = [f"since it was armed, {change}; it is armed anew" for change in changes]
     return Armed(work, (*told, *warnings), new)
 
 
@@ -66,11 +65,11 @@ def disarm_template(template: Json) -> Armed:
     What somebody changed in the added parts is told in the warnings. Raises NotArmable for a record it can't read.
     """
     record = record_of(template)
-    work: Json = copy.deepcopy(template)
+    work: Json = copied(template)
     if record is None:
         return Armed(work, changed=False)
     changes = take_out(work, record)
-    return Armed(work, tuple(f"{change} since it was armed" for change in changes))
+    return Armed(work, tuple(f"since it was armed, {change}" for change in changes))
 
 
 def _over(place: JobPlace, record: ArmedRecord) -> JobPlace:
@@ -186,4 +185,4 @@ def _extend(holder: Json, key: str, items: list[Json], created: list[str]) -> No
         return
     if key not in holder:
         created.append(key)
-    holder[key] = [*mappings(holder, key), *copy.deepcopy(items)]
+    holder[key] = [*mappings(holder, key), *copied(items)]

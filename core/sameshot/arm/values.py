@@ -66,6 +66,13 @@ class JobPlace:
     ranks_pods: bool = False  # the kind sets RANK and WORLD_SIZE in every pod
 
 
+def copied(thing: Any) -> Any:
+    """A copy in which nothing is shared: two places of a YAML file may be one object in memory, by an anchor."""
+    if isinstance(thing, dict):
+        return {key: copied(value) for key, value in thing.items()}
+    return [copied(each) for each in thing] if isinstance(thing, list) else thing
+
+
 def inside(thing: Any, *keys: str) -> Mapping[str, Any]:
     """The mapping at these keys; empty where anything on the way is missing or something else."""
     for key in keys:
