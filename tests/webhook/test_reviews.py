@@ -7,9 +7,9 @@ import json
 from typing import Any
 
 import pytest
-from webhook_lab import Json, applied, patch_in, pod, response_in, review_of
+from webhook_lab import Json, applied, armed, patch_in, pod, response_in, review_of
 
-from sameshot.arm.template import ArmOptions, arm_template
+from sameshot.arm.values import ArmOptions
 from sameshot.webhook import review
 from sameshot.webhook.review import Malformed, Outcome
 
@@ -34,9 +34,30 @@ def test_a_pod_that_asks_for_it_is_armed_as_the_command_line_would_arm_it() -> N
     response, outcome = reviewed(thing)
     assert outcome is Outcome.ARMED
     patched = applied(thing, response)
-    assert patched == arm_template(thing).template
+    assert patched == armed(thing)
     assert patched["spec"]["containers"][0]["command"][-4:] == thing["spec"]["containers"][0]["command"]
     assert {"name": "sameshot", "emptyDir": {}} in patched["spec"]["volumes"]
+
+
+JOB = {
+    "job-name": "bert", "batch.kubernetes.io/job-name": "bert", "batch.kubernetes.io/controller-uid": "c0ffee"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("marks", "name"),
+    [
+        (JOB, "batch.kubernetes.io/job-name"),
+        (JOB | {"jobset.sigs.k8s.io/jobset-name": "bert"}, "jobset.sigs.k8s.io/jobset-name"),
+        ({"training.kubeflow.org/job-name": "bert"}, "training.kubeflow.org/job-name"),
+        ({"volcano.sh/job-name": "bert"}, "volcano.sh/job-name"),
+    ],
+)
+def test_a_pod_learns_its_job_from_the_labels_of_whatever_made_it(marks: dict[str, str], name: str) -> None:
+    thing = pod(labels=marks, metadata={"ownerReferences": [{"kind": "Job", "name": "bert", "controller": True}]})
+    patched = applied(thing, reviewed(thing)[0])
+    (entry,) = [each for each in patched["spec"]["containers"][0]["env"] if each["name"] == "SAMESHOT_JOB_NAME"]
+    assert entry["valueFrom"]["fieldRef"]["fieldPath"] == f"metadata.labels['{name}']"
 
 
 def test_a_dry_run_and_a_generated_name_are_answered_like_any_other() -> None:
@@ -64,7 +85,7 @@ def test_annotations_say_what_options_say_on_the_command_line(options: ArmOption
     thing["spec"]["containers"].append({"name": "other", "image": "x", "command": ["python", "other.py"]})
     response, outcome = reviewed(thing)
     assert outcome is Outcome.ARMED
-    assert applied(thing, response) == arm_template(thing, options).template != arm_template(thing).template
+    assert applied(thing, response) == armed(thing, options) != armed(thing)
 
 
 @pytest.mark.parametrize(
@@ -105,13 +126,13 @@ def test_what_is_not_the_creation_of_a_pod_is_left_alone(request_: Json) -> None
 
 
 def test_a_pod_that_was_armed_before_is_not_patched() -> None:
-    response, outcome = reviewed(arm_template(pod()).template)
+    response, outcome = reviewed(armed(pod()))
     assert left_alone(response)
     assert outcome is Outcome.UNCHANGED
 
 
 def test_a_pod_that_comes_back_after_another_webhook_replaced_its_command_is_armed_anew() -> None:
-    thing = arm_template(pod()).template
+    thing = armed(pod())
     thing["spec"]["containers"][0]["command"] = ["torchrun", "--nproc-per-node", "4", "train.py"]
     response, outcome = reviewed(thing)
     assert outcome is Outcome.ARMED
@@ -121,7 +142,7 @@ def test_a_pod_that_comes_back_after_another_webhook_replaced_its_command_is_arm
 
 
 def test_a_sidecar_that_another_webhook_puts_in_changes_nothing() -> None:
-    thing = arm_template(pod()).template
+    thing = armed(pod())
     thing["spec"]["containers"].insert(0, {"name": "mesh", "image": "mesh"})
     assert left_alone(reviewed(thing)[0])
 
@@ -166,7 +187,7 @@ def test_a_refused_pod_that_comes_back_with_what_was_missing_is_armed_and_no_lon
 
 
 def test_a_stale_refusal_is_taken_off_a_pod_that_was_armed_before() -> None:
-    thing = arm_template(pod()).template
+    thing = armed(pod())
     thing["metadata"]["annotations"][NOT_ARMED] = "copied from elsewhere"
     response, _ = reviewed(thing)
     assert patch_in(response) == [{"op": "remove", "path": "/metadata/annotations/sameshot.dev~1not-armed"}]

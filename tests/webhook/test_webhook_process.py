@@ -16,9 +16,7 @@ from pathlib import Path
 
 import pytest
 from tls import Authority
-from webhook_lab import NAME, applied, pod, response_in, review_of
-
-from sameshot.arm.template import arm_template
+from webhook_lab import NAME, applied, armed, pod, response_in, review_of
 
 pytestmark = pytest.mark.full
 COMMAND = (sys.executable, "-m", "sameshot.cli.main", "webhook")
@@ -56,7 +54,7 @@ def test_it_serves_and_ends_with_zero_when_it_is_told_to(tmp_path: Path) -> None
     with webhook(tmp_path) as (process, port):
         thing = pod()
         body = review_of(thing)
-        assert applied(thing, response_in(post(port, body), body)) == arm_template(thing).template
+        assert applied(thing, response_in(post(port, body), body)) == armed(thing)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
 

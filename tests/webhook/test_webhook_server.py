@@ -16,9 +16,8 @@ from typing import Any
 import aiohttp
 import pytest
 from tls import Authority
-from webhook_lab import NAME, Json, applied, pod, response_in, review_of
+from webhook_lab import NAME, Json, applied, armed, pod, response_in, review_of
 
-from sameshot.arm.template import arm_template
 from sameshot.errors import UsageError
 from sameshot.webhook import review
 from sameshot.webhook.desk import THREADS, Answer, Limits
@@ -104,7 +103,7 @@ def test_a_pod_is_armed_over_https(tmp_path: Path) -> None:
         async with serving(tmp_path) as (_, client):
             thing = pod()
             response, _ = await ask(client, thing)
-            assert applied(thing, response) == arm_template(thing).template
+            assert applied(thing, response) == armed(thing)
 
     asyncio.run(scene())
 

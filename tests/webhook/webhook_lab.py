@@ -4,6 +4,7 @@ pod(…)                     a pod that asks for arming, as it is at admission (
 review_of(pod, …)          its AdmissionReview, as bytes
 response_in(answer)        the response, after the checks that an API server makes
 applied(pod, response)     the pod after the patch, by a library that is not ours
+armed(pod, options)        what `sameshot arm` would make of it
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import uuid
 from typing import Any
 
 import jsonpatch
+
+from sameshot.arm.kinds import place_of_pod
+from sameshot.arm.template import arm_template
+from sameshot.arm.values import ArmOptions
 
 Json = dict[str, Any]
 
@@ -110,3 +115,7 @@ def patch_in(response: Json) -> list[Json]:
 def applied(thing: Json, response: Json) -> Json:
     found: Json = jsonpatch.JsonPatch(patch_in(response)).apply(thing)
     return found
+
+
+def armed(thing: Json, options: ArmOptions | None = None) -> Json:
+    return arm_template(thing, options, place_of_pod(thing)).template

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def webhook(
     certificate: Annotated[Path, typer.Option(help="PEM file with the certificate chain, leaf first.")],
     key: Annotated[Path, typer.Option(help="PEM file with its private key; both are taken anew when rotated.")],
-    listen: Annotated[str, typer.Option(help="host:port (port 0: any).")] = "0.0.0.0:8443",
+    listen: Annotated[str, typer.Option(help="host:port (port 0: any; host *: all addresses).")] = "*:8443",
     address_file: AddressFileOption = None,
 ) -> None:
     """Arm pods that ask for it while they are created. A pod is never kept from starting."""

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from sameshot.arm import labels
+from sameshot.arm.kinds import place_of_pod
 from sameshot.arm.template import NotArmable, arm_template, options_in
 from sameshot.webhook.patch import difference
 
@@ -114,7 +115,7 @@ def judge(request: Request) -> Verdict:
         return Verdict(Outcome.NOT_OURS)
     annotations = metadata.get("annotations") or {}
     try:
-        armed = arm_template(pod, options_in(pod))
+        armed = arm_template(pod, options_in(pod), place_of_pod(pod))
     except NotArmable as error:
         return _refusal(pod, annotations, str(error))
     warnings = tuple(map(_for_annotations, armed.warnings))

@@ -30,12 +30,13 @@ GRACE_S = 3.0  # for reviews under way at the end
 
 
 class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`certificate` and `key` are PEM files. `listen` is `host:port` (port 0: any); the address in force is written to
+    """`certificate` and `key` are PEM files. `listen` is `host:port` (port 0: any; host *: all addresses of both
+    families); the address in force is written to
     `address_file` once the webhook serves. Times are seconds."""
 
     certificate: Path
     key: Path
-    listen: str = "0.0.0.0:8443"
+    listen: str = "*:8443"
     address_file: Path | None = None
     look_every_s: float = LOOK_EVERY_S  # at the files, for rotated ones
     handshake_within_s: float = 5.0
@@ -120,11 +121,15 @@ async def listening(config: WebhookConfig, answer: Answer = review.answer) -> As
 def _socket(listen: str) -> socket.socket:
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
-        raise UsageError(f"{listen!r} is no address for the webhook; use host:port, for example 0.0.0.0:8443.")
-    host = host.strip("[]")
+        raise UsageError(f"{listen!r} is no address for the webhook; use host:port, or *:8443 for all addresses.")
+    host, everywhere = host.strip("[]"), host == "*"
+    both = everywhere and socket.has_dualstack_ipv6()
     try:
         return socket.create_server(
-            (host, int(port)), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=256
+            ("" if everywhere else host, int(port)),
+            family=socket.AF_INET6 if both or ":" in host else socket.AF_INET,
+            dualstack_ipv6=both,
+            backlog=256,
         )
     except (OSError, OverflowError) as error:
         raise UsageError(f"The webhook can't listen on {listen}: {error}.") from None
