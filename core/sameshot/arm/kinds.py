@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sameshot.arm.environment import named_env
 from sameshot.arm.options import options_in
 from sameshot.arm.record import record_of
 from sameshot.arm.template import Armed, arm_template, disarm_template
@@ -198,14 +199,22 @@ def place_of_pod(pod: Json) -> JobPlace:
     if _JOBSET_NAME in marks:
         return _of_jobset(pod)
     if _KUBEFLOW_NAME in marks:
-        return JobPlace(name=Field.label(_KUBEFLOW_NAME), container="pytorch")
+        return JobPlace(name=Field.label(_KUBEFLOW_NAME), container="pytorch", ranks_pods=_has_a_rank(pod))
     if _VOLCANO_NAME in marks:
-        return JobPlace(name=Field.label(_VOLCANO_NAME))
+        return JobPlace(name=Field.label(_VOLCANO_NAME), ranks_pods=_has_a_rank(pod))
     if _JOB_NAME in marks:
         return _of_job(pod)
     if not inside(pod, "metadata").get("ownerReferences"):
         return _of_pod(pod)
     return JobPlace()
+
+
+def _has_a_rank(pod: Json) -> bool:
+    """Whether its controller, which writes it into every pod that it makes, gave it a RANK."""
+    containers = inside(pod, "spec").get("containers")
+    return isinstance(containers, list) and any(
+        named_env(each, "RANK") for each in containers if isinstance(each, dict)
+    )
 
 
 def _kind(thing: Json, template_paths: Sequence[str]) -> tuple[Kind | None, Sequence[str]]:
