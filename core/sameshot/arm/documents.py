@@ -44,6 +44,12 @@ def read(text: str) -> Stream:
     return YamlStream(text)
 
 
+def written(things: Sequence[Any]) -> str:
+    """Objects as a new YAML file."""
+    _, ours = _library()
+    return "---\n".join(ours.block(each) for each in things)
+
+
 class JsonStream:
     """One or more JSON values."""
 
@@ -102,7 +108,7 @@ class YamlStream:
                 text = text[:start] + text[end:]
             found = self._values(text)
         if front:
-            documents = "---\n".join(self._yaml.block(each) for each in front)
+            documents = written(front)
             text = f"---\n{documents}{text}" if text.startswith("---") else f"{documents}---\n{text}"
             found = self._values(text)
         kept = [each for each in (*front, *(each for each in new if each is not GONE)) if each is not None]

@@ -80,14 +80,16 @@ def arm(
 ) -> None:
     """Patch the pod templates in a file so that the job can be captured while it runs; the result goes to standard
     output, with every comment in its place. The model's source and its image are not touched."""
+    from sameshot.arm.documents import written
     from sameshot.arm.files import arm_text, disarm_text
+    from sameshot.arm.hookmap import hook_configmap
     from sameshot.arm.options import workers_of
     from sameshot.arm.values import ArmOptions
 
     if hook_only:
         if file is not None or disarm:
             raise UsageError("--hook-only takes no file: it prints the hook's ConfigMap.")
-        _write(_hook(namespace))
+        _write(written([hook_configmap(namespace)]))
         return
     if file is None:
         raise UsageError("Say which file with -f FILE; -f - reads standard input.")
@@ -122,13 +124,6 @@ def arm(
 
 def _count(templates: int) -> str:
     return "1 pod template" if templates == 1 else f"{templates} pod templates"
-
-
-def _hook(namespace: str | None) -> str:
-    from sameshot.arm.hookmap import hook_configmap
-    from sameshot.arm.yamltext import block
-
-    return block(hook_configmap(namespace))
 
 
 def _read(file: str) -> str:
