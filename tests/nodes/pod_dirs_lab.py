@@ -13,16 +13,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from agent_lab import trace_of
 
 from sameshot.agent.discovery import WorkerDir
+from sameshot.agent.registrations import start_ticks
 from sameshot.arm import labels
-from sameshot.model import JobRef
+from sameshot.model import JobRef, Registration
 
 USER = 10_001
 
@@ -66,9 +70,62 @@ class PodDir:
         self.actors.append(actor)
         return actor
 
+    def worker(self, **fields: Any) -> PodWorker:
+        return PodWorker(self, **fields)
+
     def close(self) -> None:
         for actor in self.actors:
             actor.close()
+
+
+class PodWorker:
+    """A rank in a pod as far as an agent sees it: the registration and the lock of a live process of the pod's user."""
+
+    def __init__(self, pod: PodDir, **fields: Any) -> None:
+        self.pod = pod
+        self.actor = pod.actor()
+        one = str(uuid.uuid4())
+        given: dict[str, Any] = {
+            "uuid": one,
+            "pid": self.actor.pid,
+            "start_ticks": start_ticks(self.actor.pid),
+            "job": JobRef("", "", ""),  # a pod template can't know it
+            "rank": 0,
+            "local_rank": 0,
+            "world_size": 1,
+            "pod": pod.name,
+            "pod_uid": pod.uid,
+            "container": "trainer",
+            "kineto_job_id": 7,
+            "job_name": f"sameshot/{one}",
+            "registered_at_ns": time.time_ns(),
+            "torch_version": "2.13.0",
+        }
+        self.registration = Registration(**(given | fields))
+        self.actor.do(
+            "lock = os.open(f'/sameshot/workers/{uuid}.lock', os.O_RDWR | os.O_CREAT, 0o644)\n"
+            "fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+            "open(f'/sameshot/workers/{uuid}.json', 'w').write(text)",
+            uuid=one,
+            text=msgspec.json.encode(self.registration).decode(),
+        )
+
+    @property
+    def target_id(self) -> str:
+        return self.registration.target_id
+
+    def final_name(self, capture_id: str) -> str:
+        """As the pod sees it."""
+        one = self.registration
+        folder = f"/sameshot/captures/{capture_id}/{one.container}/{one.local_rank}"
+        return f"{folder}/trace_{one.pid}.json"
+
+    def write_trace(self, capture_id: str) -> None:
+        self.actor.do(
+            "open(final + '.tmp', 'w').write(text); os.rename(final + '.tmp', final)",
+            final=self.final_name(capture_id),
+            text=trace_of(self.registration).decode(),
+        )
 
 
 class Actor:
@@ -112,7 +169,7 @@ class Actor:
 
 # `poll` is what Kineto sends; the answer must come from the very name that Kineto would accept.
 _INSIDE = """
-import array, fcntl, json, os, socket, struct, sys, time, traceback, linecache, encodings.idna
+import array, fcntl, json, os, signal, socket, struct, sys, time, traceback, linecache, encodings.idna
 root, user = sys.argv[1], int(sys.argv[2])
 os.chroot(root); os.chdir("/")
 os.setgroups([]); os.setgid(user); os.setuid(user)
