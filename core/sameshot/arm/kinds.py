@@ -193,6 +193,11 @@ def disarm_object(thing: Json, template_paths: Sequence[str] = ()) -> ArmedObjec
     return ArmedObject(work, disarmed, tuple(told))
 
 
+def templates_of(thing: Json, template_paths: Sequence[str] = ()) -> list[tuple[str, Json]]:
+    """The pod templates of a workload, each with its path in it. Raises NotArmable for a kind that is not known."""
+    return list(_templates(thing, _kind(thing, template_paths)[1]))
+
+
 def place_of_pod(pod: Json) -> JobPlace:
     """What a pod tells about its job by the labels that its controller gave it; for the webhook."""
     marks: Mapping[str, Any] = inside(inside(pod, "metadata"), "labels")

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-FIXTURES = Path(__file__).parent / "fixtures"
+FIXTURES = Path(__file__).resolve().parent.parent / "arm" / "fixtures"
 Json = dict[str, Any]
 
 # What DESIGN and the hook's own page say, written down once more: a renamed variable or path must fail here.
