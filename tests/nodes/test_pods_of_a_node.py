@@ -198,7 +198,9 @@ def test_only_pods_of_this_node_are_asked_for_and_nothing_is_ever_written(api: K
     assert not [path for path, _, _ in api.requests if " " in path]
 
 
-def test_a_server_that_forgot_is_listed_again(api: KubeApiServer, node: Node) -> None:
+def test_a_server_that_forgot_is_listed_again_without_a_complaint(
+    api: KubeApiServer, node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
     async def go() -> None:
         async with started(node.dirs(api)) as dirs:
             lists = api.count(limit="250")
@@ -207,6 +209,7 @@ def test_a_server_that_forgot_is_listed_again(api: KubeApiServer, node: Node) ->
             pod = api.put(a_pod("late", node="node-a"))
             node.make(pod)
             await until(lambda: names(dirs) == {"late"}, "what came meanwhile")
+        assert not caplog.records
 
     asyncio.run(go())
 

@@ -180,10 +180,13 @@ class VerifyPool:
                 job = msgspec.structs.replace(job, columns="")
             asked = asyncio.create_task(slot.ask(job))
             either: set[asyncio.Future[Any]] = {asked, result}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:  # also where its time is over
+                if not asked.done():
+                    asked.cancel()
+                    await asyncio.gather(asked, return_exceptions=True)
             if result.done():
-                asked.cancel()
-                await asyncio.gather(asked, return_exceptions=True)
                 await slot.abandon(job)  # it is in the middle of a file that nobody wants any more
                 return
             try:
