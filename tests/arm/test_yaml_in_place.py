@@ -326,7 +326,8 @@ def test_a_container_that_shares_its_environment_by_an_anchor_keeps_it() -> None
 def test_the_hook_comes_first_once_for_each_namespace_and_goes_again() -> None:
     service = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: elsewhere}\n"
     plain = "---\n".join([text_of("job"), service, text_of("jobset"), text_of("pytorchjob"), text_of("cronjob")])
-    done = arm_text(plain)
+    everyone = ["bert-", "llm", "mnist", "nightly"]
+    done = arm_text(plain, only=everyone)
     things = list(yaml.safe_load_all(done.text))
     assert [(each["kind"], each["metadata"].get("namespace")) for each in things[:3]] == [
         ("ConfigMap", "team-a"),
@@ -337,9 +338,8 @@ def test_the_hook_comes_first_once_for_each_namespace_and_goes_again() -> None:
     assert done.hooks == ("team-a", "team-b", None)
     assert arm_text(done.text).text == done.text
     assert disarm_text(done.text).text == plain
-    assert [each["metadata"].get("namespace") for each in yaml.safe_load_all(arm_text(plain, namespace="mine").text)][
-        2
-    ] == "mine"
+    mine = list(yaml.safe_load_all(arm_text(plain, only=everyone, namespace="mine").text))
+    assert [each["metadata"].get("namespace") for each in mine[:3]] == ["team-a", "team-b", "mine"]
 
 
 @pytest.mark.parametrize(
@@ -425,3 +425,41 @@ def test_a_document_can_be_taken_out_of_the_middle(tmp_path: Path) -> None:
     stream = read("a: 1\n---\nb: 2   # two\n---\nc: 3\n")
     new: list[Any] = [stream.things[0], GONE, {"c": 4}]
     assert stream.with_changes(new, ()).text == "a: 1\n---\nc: 4\n"
+
+
+def test_workloads_without_an_accelerator_are_left_where_others_ask_for_one() -> None:
+    """A dashboard beside the job is not armed, and need not be armable."""
+    plain = "---\n".join([text_of("cronjob"), text_of("job")])
+    done = arm_text(plain)
+    things = {each["kind"]: each for each in yaml.safe_load_all(done.text)}
+    assert things["CronJob"] == yaml.safe_load(text_of("cronjob"))
+    assert is_armed(things["Job"]["spec"]["template"])
+    assert [each.where for each in done.told if "no accelerator" in each.text] == ["document 1, CronJob nightly"]
+    assert list(done.hooks) == ["team-a"]
+    assert arm_text(done.text).text == done.text
+
+
+@pytest.mark.parametrize("only", ["nightly", "CronJob/nightly", "cronjob/nightly"])
+def test_a_person_may_say_which_ones(only: str) -> None:
+    plain = "---\n".join([text_of("cronjob"), text_of("job"), text_of("mpijob")])
+    done = arm_text(plain, only=[only], hook=False)
+    cron, job, _ = yaml.safe_load_all(done.text)
+    assert is_armed(cron["spec"]["jobTemplate"]["spec"]["template"])
+    assert job == yaml.safe_load(text_of("job"))
+    assert disarm_text(done.text, only=["bert-"]).text == done.text
+    assert disarm_text(done.text, only=[only]).text == plain
+
+
+def test_a_name_that_is_not_there_is_refused() -> None:
+    for act in (arm_text, disarm_text):
+        with pytest.raises(NotArmable, match="nothing named Job/other"):
+            act(text_of("job"), only=["Job/other"])
+
+
+def test_a_template_whose_label_forbids_it_is_left() -> None:
+    forbidden = text_of("job").replace("app: bert", "sameshot.dev/arm: disabled")
+    done = arm_text(f"{forbidden}---\n{text_of('jobset')}")
+    assert forbidden in done.text
+    assert "disabled" in done.told[0].text
+    with pytest.raises(NotArmable, match=r"no workload.*disabled"):
+        arm_text(forbidden)

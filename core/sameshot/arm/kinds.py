@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sameshot.arm import labels
 from sameshot.arm.environment import named_env
 from sameshot.arm.options import options_in
 from sameshot.arm.record import record_of
@@ -149,7 +150,8 @@ def is_known(thing: Json) -> bool:
 def arm_object(thing: Json, options: ArmOptions | None = None, template_paths: Sequence[str] = ()) -> ArmedObject:
     """The same workload with its pod templates armed; `template_paths` say where those of an unknown kind are.
 
-    Where some templates ask for an accelerator, those that don't are left as they are. Raises NotArmable.
+    Where some templates ask for an accelerator, those that don't are left as they are, and so are those whose label
+    forbids it. Raises NotArmable.
     """
     options = options or ArmOptions()
     kind, paths = _kind(thing, template_paths)
@@ -165,6 +167,9 @@ def arm_object(thing: Json, options: ArmOptions | None = None, template_paths: S
     for (path, template), asks in zip(found, equipped, strict=True):
         if any(equipped) and not asks and not _is_armed(template):
             told.append((path, "asks for no accelerator, as others of this workload do; it is left as it is"))
+            continue
+        if inside(template, "metadata", "labels").get(labels.ARM_LABEL) == labels.DISABLED:
+            told.append((path, f"its label {labels.ARM_LABEL} is {labels.DISABLED}; it is left as it is"))
             continue
         try:
             result = arm_template(template, options.over(options_in(template)), place)

@@ -67,6 +67,14 @@ def arm(
             show_default=False,
         ),
     ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this workload, NAME or KIND/NAME; repeatable. Default: those that ask for an accelerator, "
+            "where any does, else all.",
+            show_default=False,
+        ),
+    ] = None,
     namespace: Annotated[
         str | None,
         typer.Option(
@@ -95,7 +103,7 @@ def arm(
         raise UsageError("Say which file with -f FILE; -f - reads standard input.")
     before = _read(file)
     if disarm:
-        done = disarm_text(before, template_paths=template_path or ())
+        done = disarm_text(before, template_paths=template_path or (), only=only or ())
         did = f"{_count(done.templates)} disarmed" if done.templates else "nothing in it is armed"
     else:
         options = ArmOptions(
@@ -105,7 +113,9 @@ def arm(
             arm_spawned=arm_spawned or None,
             pythonpath=pythonpath,
         )
-        done = arm_text(before, options, template_paths=template_path or (), namespace=namespace, hook=hook)
+        done = arm_text(
+            before, options, template_paths=template_path or (), only=only or (), namespace=namespace, hook=hook
+        )
         did = f"{_count(done.templates)} armed"
         if before == done.text:
             did += ", as before: nothing changes"
