@@ -188,7 +188,8 @@ def test_help_has_examples(sameshot: Run) -> None:
 
 def test_without_pyyaml_it_says_what_to_install(sameshot: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "sameshot.arm.yamltext", raising=False)
+    for module in ("yamlstream", "yamlparts", "yamltext"):
+        monkeypatch.delitem(sys.modules, f"sameshot.arm.{module}", raising=False)
     for arguments in (["-f", JOB], ["--hook-only"]):
         code, out, err = sameshot(*arguments)
         assert (code, out) == (2, "")

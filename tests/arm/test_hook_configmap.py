@@ -8,7 +8,7 @@ import yaml
 
 from sameshot.arm.hookmap import MAX_BYTES, hook_configmap, hook_digest, hook_files, is_hook_configmap
 from sameshot.arm.volumes import VOLUMES
-from sameshot.arm.yamltext import block
+from sameshot.arm.yamlparts import block
 from sameshot.hook import PAYLOAD
 
 

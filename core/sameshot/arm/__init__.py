@@ -17,7 +17,7 @@
     quantity.py   quantities as Kubernetes writes them
     files.py      a whole file of objects, armed or disarmed
       documents.py    YAML or JSON as text, and the same text with objects changed
-      yamltext.py     changes in a YAML text, in place
+      yamlstream.py   YAML, of these; by yamlparts.py (everything with its place) and yamltext.py (changed in place)
 
 Pure but for `hookmap`, which reads the hook's files: nothing here talks to an API server.
 """

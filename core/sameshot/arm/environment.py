@@ -52,6 +52,6 @@ def added_env(container: Json, options: ArmOptions, place: JobPlace, size: Worke
 
 def _entry(name: str, value: str | Field) -> Json:
     if isinstance(value, str):
-        return {"name": name, "value": value.replace("$(", "$$(")}
+        return {"name": name, "value": value}
     reference: dict[str, Any] = {"apiVersion": "v1", "fieldPath": value.path}  # the server's default, written out
     return {"name": name, "valueFrom": {"fieldRef": reference}}
