@@ -211,11 +211,11 @@ async def test_a_coordinator_of_another_job_can_do_nothing_with_a_pod(node: Node
     async with node.agent() as caller:
         assert list(await caller.workers(JOB)) == [worker.registration.uuid]
         assert await caller.workers(OTHER) == {}
+        nobody = JobRef("ml", "nobody", "uid-9")
         with pytest.raises(Exception) as refused:
-            await caller.dispatch(worker, job=OTHER, spec=SPEC)  # type: ignore[arg-type]
+            await caller.dispatch(worker, job=nobody, spec=SPEC)  # type: ignore[arg-type]
         assert isinstance(from_rpc(refused.value, "the agent"), NoSuchJob)
         assert not node.lab.daemon.asked
-        node.honest.worker()  # now that job has a worker here, and still none in this pod
         capture = await caller.dispatch(worker, job=OTHER, spec=SPEC)  # type: ignore[arg-type]
         fact = caller.answer[worker.target_id]
         assert fact.failure is not None
@@ -223,7 +223,7 @@ async def test_a_coordinator_of_another_job_can_do_nothing_with_a_pod(node: Node
         assert not node.lab.daemon.asked
         mine = await node.capture(caller, worker)
         with pytest.raises(Exception) as refused:
-            await caller.facts(mine, JobRef("ml", "nobody", "uid-9"))
+            await caller.facts(mine, nobody)
         assert isinstance(from_rpc(refused.value, "the agent"), SameshotError)
         assert capture != mine
         assert (await caller.facts(mine, OTHER)) == {}

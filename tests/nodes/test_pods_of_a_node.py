@@ -381,6 +381,9 @@ def test_a_pod_in_which_nobody_registers_is_reported_once_with_the_likely_causes
             for cause in ("torch was not imported", "ConfigMap", "PYTHONPATH", "-S, -I or -E", "launcher"):
                 assert cause in mute
             assert "begins with 'sameshot:'" in halfway
+            uid = pods["mute"]["metadata"]["uid"]
+            assert dirs.unregistered(JobRef("ml", "mute", uid)) == [mute]  # its coordinator is told, and no other
+            assert dirs.unregistered(JobRef("ml", "fine", pods["fine"]["metadata"]["uid"])) == []
             (volumes["mute"] / "workers").mkdir()
             (volumes["mute"] / "workers" / "0a.json").write_text("{}")
             await until(lambda: len(dirs.silent) == 1, "it came after all")

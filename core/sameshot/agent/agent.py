@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 THREADS = 32
+MAX_UNREGISTERED = 100
 CLOSE_WITHIN_S = 5.0  # for a dispatch or a cancel that is being written down
 # An unfinished file of a window that is over is nobody's, once nothing was written to it for this long after the time
 # that the window itself takes; it is looked for so long.
@@ -165,6 +166,10 @@ class Agent:
             for known in found
         ]
 
+    def unregistered(self, job: JobRef) -> list[str]:
+        """Of each place of this job on this node where somebody should have registered long ago: why, in words."""
+        return list(self.config.worker_dirs.unregistered(job))[:MAX_UNREGISTERED]
+
     async def accept(self, order: Order) -> Capture:
         """Accept a capture for this node and begin. Raises NoSuchJob for a job that has no worker here.
 
@@ -213,7 +218,9 @@ class Agent:
 
     async def check_job(self, job: JobRef) -> None:
         """Raise NoSuchJob unless this node has, or had, something to do with the job."""
-        if not self.book.knows_job(job) and not await asyncio.to_thread(self.registrations.of, job):
+        if self.book.knows_job(job) or any(where.job == job for where in self.config.worker_dirs.current()):
+            return
+        if not await asyncio.to_thread(self.registrations.of, job):
             raise NoSuchJob(f"No worker of {job} (uid {job.uid[:60]}) is known on node {self.config.node}.")
 
     async def _take_back(self, capture: Capture, only: Set[str] | None = None) -> None:

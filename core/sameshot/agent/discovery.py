@@ -41,6 +41,10 @@ class WorkerDirs(Protocol):
 
     def current(self) -> Sequence[WorkerDir]: ...
 
+    def unregistered(self, job: JobRef) -> Sequence[str]:
+        """Of each place of this job where somebody should have registered long ago: why nobody did, in words."""
+        ...
+
     async def start(self) -> None:
         """Begin to look; returns once there is something to answer from."""
         ...
@@ -66,6 +70,9 @@ class FixedDirs:
 
     def current(self) -> Sequence[WorkerDir]:
         return self._dirs
+
+    def unregistered(self, job: JobRef) -> Sequence[str]:
+        return ()
 
     async def start(self) -> None: ...
 

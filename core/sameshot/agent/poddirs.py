@@ -87,6 +87,11 @@ class PodDirs:
     def current(self) -> Sequence[WorkerDir]:
         return self._current
 
+    def unregistered(self, job: JobRef) -> Sequence[str]:
+        with self._lock:
+            mine = [armed.pod.uid for armed in self._armed.values() if armed.job == job]
+        return [words for uid in mine if (words := self.silent.get(uid)) is not None]
+
     async def start(self) -> None:
         """Begin to follow the API server; where it does not answer, with what was known the last time."""
         await asyncio.to_thread(self._remember)
