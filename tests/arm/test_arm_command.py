@@ -218,3 +218,21 @@ def test_kubectl_reads_the_same_objects(sameshot: Run, tmp_path: Path) -> None:
         if ours["kind"] == "Pod":
             assert theirs["spec"]["containers"][1] == ours["spec"]["containers"][1]
             assert theirs["spec"]["volumes"] == ours["spec"]["volumes"]
+
+
+def test_json_needs_no_yaml_library(sameshot: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = json.dumps(yaml.safe_load(Path(JOB).read_text())).encode()
+    wanted = sameshot("-f", "-", given=job)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    for module in ("yamlstream", "yamlparts", "yamltext"):
+        monkeypatch.delitem(sys.modules, f"sameshot.arm.{module}", raising=False)
+    assert sameshot("-f", "-", given=job) == wanted
+    assert wanted[0] == 0
+
+
+def test_only_the_named_ones(sameshot: Run) -> None:
+    both = Path(JOB).read_text() + "---\n" + (FIXTURES / "cronjob.yaml").read_text()
+    code, out, _ = sameshot("-f", "-", "--only", "CronJob/nightly", given=both.encode())
+    assert code == 0
+    assert is_armed(one(out, "CronJob")["spec"]["jobTemplate"]["spec"]["template"])
+    assert not is_armed(one(out, "Job")["spec"]["template"])

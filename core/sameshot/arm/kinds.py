@@ -86,8 +86,8 @@ SUPPORTED: dict[tuple[str, str], Kind] = {
 """By API group and kind; any version of the group."""
 
 _BY_WEBHOOK = (
-    "label the pods (sameshot.dev/arm: enabled in the pod template of its runtime) and let the admission webhook arm "
-    "them as they are created"
+    "label its pods with sameshot.dev/arm: enabled (in its podTemplateOverrides or runtimePatches, or in the runtime's "
+    "pod template) and let the admission webhook arm them as they are created"
 )
 UNSUPPORTED: dict[tuple[str, str], str] = {
     ("trainer.kubeflow.org", "TrainJob"): f"a TrainJob has no pod template of its own: {_BY_WEBHOOK}",
