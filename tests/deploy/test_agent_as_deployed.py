@@ -110,3 +110,16 @@ def test_it_captures_a_pod_of_another_user_that_writes_with_umask_077(tmp_path: 
     assert facts["NoNewPrivs"] == "1"
     assert int(facts["CapEff"], 16) == int(facts["CapPrm"], 16) == int(facts["CapBnd"], 16) == (1 << 18) | (1 << 1)
     assert "Traceback" not in nodes.log("node-a")
+
+
+@pytest.mark.live
+@pytest.mark.full
+def test_reading_everybodys_files_would_not_be_enough(tmp_path: Path) -> None:
+    """DAC_READ_SEARCH is the smaller right, and a socket can't be bound with it in a directory of somebody else's."""
+    needs_pods()
+    with Nodes(tmp_path, "node-a") as nodes:
+        pod = nodes["node-a"].run(nodes.training_pod("train-0", rank=0, world_size=1, master="127.0.0.1", umask=0o077))
+        wait_for(lambda: (pod.volume / "ipc").exists(), "its hook has run")
+        with nodes.agent("node-a", capabilities=("sys_chroot", "dac_read_search")):
+            wait_for(lambda: "Permission denied" in nodes.log("node-a"), "it says so")
+            assert not (pod.volume / "ipc" / "dynolog").exists()
