@@ -139,14 +139,14 @@ def test_an_agent_that_is_killed_in_the_middle_goes_on_under_the_same_name(tmp_p
 
 
 def test_an_agent_that_comes_long_after_the_import_is_found_within_one_poll(tmp_path: Path) -> None:
-    """Nor do a closed umask and a group of the volume stand in the way."""
+    """Nor do a closed umask and a group of the volume stand in the way, nor that the agent is in a container itself."""
     with Nodes(tmp_path, "node-a") as nodes:
         thing = nodes.training_pod(
             "alone", rank=0, world_size=1, master="127.0.0.1", umask=0o077, fs_group=4_000, options=None
         )
         pod = nodes["node-a"].run(thing)
         wait_for(lambda: "step 500" in pod.said(), "it has been training for a while", 180)
-        with nodes.agent("node-a") as agent, nodes.coordinator(agent) as job:
+        with nodes.agent("node-a", contained=True) as agent, nodes.coordinator(agent) as job:
             served = time.monotonic()
             wait_for(lambda: [w for w in job.workers().values() if w.last_poll_age_s is not None], "it polls", 30)
             assert time.monotonic() - served < 1 + 3  # a poll, and what a loaded machine takes

@@ -363,8 +363,13 @@ class Nodes:
     # --- what is beside the job
 
     @contextlib.contextmanager
-    def agent(self, name: str, *options: str, capabilities: Sequence[str] = CAPABILITIES) -> Iterator[Service]:
-        """The real agent of one node, as root with these capabilities and no others; started again when it dies."""
+    def agent(
+        self, name: str, *options: str, capabilities: Sequence[str] = CAPABILITIES, contained: bool = False
+    ) -> Iterator[Service]:
+        """The real agent of one node, as root with these capabilities and no others; started again when it dies.
+
+        `contained`: in a pid namespace of its own, as in a container; it sees no pod's processes then.
+        """
         listen = f"127.0.0.1:{free_port()}"
         address = self.folder / f"agent-{name}.address"
         command = sameshot_argv(
@@ -374,6 +379,8 @@ class Nodes:
         )  # fmt: skip
         kept = ",".join(f"+{each}" for each in capabilities)
         argv = ("setpriv", "--bounding-set", f"-all,{kept}" if kept else "-all", *command)
+        if contained:
+            argv = ("unshare", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc", *argv)
         service = Service(
             ServiceCommand(f"agent of {name}", argv, self.folder / f"agent-{name}.log", address), dict(os.environ)
         )
