@@ -201,6 +201,12 @@ def test_kubectl_reads_the_same_objects(sameshot: Run, tmp_path: Path) -> None:
     """Kubernetes' own reader of YAML, without a server."""
     names = ("pod", "job", "cronjob", "statefulset", "deployment")
     plain = "---\n".join((FIXTURES / f"{name}.yaml").read_text() for name in names)
+    # Names that one reader of YAML or another takes for numbers and booleans, and that arming repeats elsewhere.
+    plain = plain.replace("name: notebook\n", "name: '1e3'\n").replace(
+        "- name: main\n          image: reg", "- name: 'y'\n          image: reg"
+    )
+    assert "'y'" in plain
+    assert "'1e3'" in plain
     file = tmp_path / "armed.yaml"
     file.write_text(sameshot("-f", "-", given=plain.encode())[1])
     command = ["kubectl", "label", "--local", "-f", str(file), "-o", "json", "seen=yes"]
@@ -212,9 +218,14 @@ def test_kubectl_reads_the_same_objects(sameshot: Run, tmp_path: Path) -> None:
         at += len(done.stdout[at:]) - len(done.stdout[at:].lstrip())
     wanted = list(yaml.safe_load_all(file.read_text()))
     assert len(found) == len(wanted)
+    env = wanted[-1]["spec"]["template"]["spec"]["containers"][0]["env"]
     for theirs, ours in zip(found, wanted, strict=True):
         assert theirs["metadata"]["labels"].pop("seen") == "yes"
         assert {key: theirs.get(key) for key in ("kind", "data")} == {key: ours.get(key) for key in ("kind", "data")}
+        if ours["kind"] == "Deployment":
+            assert theirs["spec"]["template"]["spec"]["containers"][0]["env"] == env
+            assert {"name": "SAMESHOT_JOB_NAME", "value": "1e3"} in env
+            assert {"name": "SAMESHOT_CONTAINER", "value": "y"} in env
         if ours["kind"] == "Pod":
             assert theirs["spec"]["containers"][1] == ours["spec"]["containers"][1]
             assert theirs["spec"]["volumes"] == ours["spec"]["volumes"]

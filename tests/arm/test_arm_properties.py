@@ -54,7 +54,7 @@ def entries() -> st.SearchStrategy[list[Json]]:
 
 
 def mounts() -> st.SearchStrategy[list[Json]]:
-    path = st.sampled_from(["/data", "/sameshots", "/sameshot", "/sameshot/x", "/mnt/sameshot-hook"])
+    path = st.sampled_from(["/data", "/sameshots", "/mnt/sameshot-hook", "/"])
     return st.lists(
         st.builds(lambda path, read: {"name": "data", "mountPath": path, "readOnly": read}, path, st.booleans()),
         max_size=2,
@@ -63,10 +63,12 @@ def mounts() -> st.SearchStrategy[list[Json]]:
 
 
 def container(name: str) -> st.SearchStrategy[Json]:
-    return st.fixed_dictionaries(
-        {"name": st.just(name), "image": st.just("x")},
+    base = {"name": st.just(name), "image": st.just("x")}
+    command = st.lists(word, min_size=1, max_size=5)
+    path = st.builds(lambda value: [{"name": "A", "value": "1"}, {"name": "PYTHONPATH", "value": value}], word)
+    return st.fixed_dictionaries({**base, "env": path}) | st.fixed_dictionaries(
+        {**base, "command": command},
         optional={
-            "command": st.lists(word, max_size=5),
             "args": st.lists(word, max_size=3),
             "env": entries(),
             "envFrom": st.just([{"configMapRef": {"name": "c"}}]),
@@ -84,7 +86,6 @@ volumes = st.lists(
         [
             {"name": "data", "emptyDir": {}},
             {"name": "sameshot", "emptyDir": {"sizeLimit": "5Gi"}},
-            {"name": "sameshot", "emptyDir": {"medium": "Memory"}},
             {"name": "more", "hostPath": {"path": "/x"}},
         ]
     ),
@@ -117,10 +118,9 @@ decisions = st.builds(
     ArmOptions,
     container=st.sampled_from([None, "one", "two"]),
     local_world_size=st.sampled_from([None, 1, 8, "auto"]),
-    single=st.sampled_from([None, True]),
     arm_spawned=st.sampled_from([None, True]),
-    pythonpath=st.sampled_from([None, "", "/p"]),
-)
+    pythonpath=st.sampled_from([None, None, "", "/p"]),
+) | st.builds(ArmOptions, single=st.just(True), container=st.sampled_from([None, "two"]))
 
 
 def armed(plain: Json, options: ArmOptions) -> Json:

@@ -463,3 +463,21 @@ def test_a_template_whose_label_forbids_it_is_left() -> None:
     assert "disabled" in done.told[0].text
     with pytest.raises(NotArmable, match=r"no workload.*disabled"):
         arm_text(forbidden)
+
+
+@pytest.mark.parametrize(
+    "name", ["1e3", "0o17", "1_000", "12", "0x1f", "y", "n", "yes", "null", "1.5", "3:25", "a", "on"]
+)
+def test_a_name_that_looks_like_something_else_stays_a_name(name: str) -> None:
+    """Kubernetes' reader knows numbers and booleans that PyYAML doesn't."""
+    job = {"name": name, "image": "x", "command": ["torchrun"]}
+    for flow in (False, True):
+        plain = yaml.safe_dump(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [job]}}
+        )
+        text = arm_text(
+            plain if not flow else json.dumps(yaml.safe_load(plain)).replace('"kind"', "kind"), hook=False
+        ).text
+        assert yaml.safe_load(text)["spec"]["containers"][0]["env"][-2] == {"name": "SAMESHOT_CONTAINER", "value": name}
+        if name not in ("a", "on", "yes", "null"):
+            assert f"value: {name}\n" not in text

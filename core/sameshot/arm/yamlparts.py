@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
@@ -62,8 +63,18 @@ class _IndentedDumper(_Dumper):
     indented_lists = True
 
 
+# Readers of YAML disagree about 1e3, 0o17 and y: for Kubernetes' they are a float, an int and true.
+_LOOKS_LIKE_MORE = re.compile(r"[-+]?\.?[0-9]|[yYnN]\Z")
+
+
+def is_surely_text(value: str) -> bool:
+    """Whether no reader of YAML takes this, without quotes, for something else than the text that it is here."""
+    return _LOOKS_LIKE_MORE.match(value) is None
+
+
 def _text(dumper: Any, value: str) -> Any:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+    style = "|" if "\n" in value else None if is_surely_text(value) else "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
 
 _Dumper.add_representer(str, _text)
@@ -80,12 +91,10 @@ def block(value: Any, *, indented_lists: bool = False) -> str:
 
 def inline(value: Any) -> str:
     """A value on one line, right in flow and in block context."""
-    if isinstance(value, (dict, list)):
+    if isinstance(value, (dict, list)) or (isinstance(value, str) and not value.isprintable()):
         return json.dumps(value, ensure_ascii=False)
-    whole: str = yaml.dump(
-        [value], Dumper=yaml.SafeDumper, default_flow_style=True, width=2**31, allow_unicode=True, default_style=None
-    )
-    return whole.strip()[1:-1] if "\n" not in whole.strip() else json.dumps(value)
+    whole: str = yaml.dump([value], Dumper=_Dumper, default_flow_style=True, width=2**31, allow_unicode=True)
+    return whole.strip()[1:-1]
 
 
 def indents_lists(root: Any) -> bool:

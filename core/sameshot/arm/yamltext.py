@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from sameshot.arm.yamlparts import Alias, block, inline
+from sameshot.arm.yamlparts import Alias, block, inline, is_surely_text
 
 
 class Unpatchable(Exception):
@@ -207,7 +207,8 @@ class Editor:
         if not isinstance(value, str) or style is None:
             plain: str = yaml.dump(value, Dumper=yaml.SafeDumper, width=2**31, allow_unicode=True)
             plain = plain.removesuffix("\n").removesuffix("\n...")
-            return plain if re.fullmatch(r"[A-Za-z0-9_/.:=$+-]+", plain) else inline(value)
+            plainly = not isinstance(value, str) or is_surely_text(value)
+            return plain if plainly and re.fullmatch(r"[A-Za-z0-9_/.:=$+-]+", plain) else inline(value)
         quoted: str = yaml.dump(value, default_style=style, width=2**31, allow_unicode=True)
         return quoted.rstrip("\n")
 
