@@ -8,6 +8,7 @@ ca.client_context()                                                # trusts this
 from __future__ import annotations
 
 import datetime
+import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,13 +51,13 @@ class Authority:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def pair(self, *names: str) -> Pair:
-        """A server certificate for these names (Kubernetes reads subjectAltName only)."""
+        """A server certificate for these names or addresses (Kubernetes reads subjectAltName only)."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._signed(
             x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])]),
             key.public_key(),
             x509.BasicConstraints(ca=False, path_length=None),
-            x509.SubjectAlternativeName([x509.DNSName(name) for name in names]),
+            x509.SubjectAlternativeName([_general(name) for name in names]),
             x509.ExtendedKeyUsage([x509.oid.ExtendedKeyUsageOID.SERVER_AUTH]),
             x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()),
         )
@@ -96,3 +97,10 @@ class Authority:
         for each in extensions:
             builder = builder.add_extension(each, critical=isinstance(each, x509.BasicConstraints))
         return builder.sign(self._key, hashes.SHA256())
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)

@@ -11,7 +11,7 @@ from webhook_lab import Json, applied, armed, patch_in, pod, response_in, review
 
 from sameshot.arm.values import ArmOptions
 from sameshot.webhook import review
-from sameshot.webhook.review import Malformed, Outcome
+from sameshot.webhook.review import Malformed, Outcome, Verdict
 
 ARMED, NOT_ARMED = "sameshot.dev/armed", "sameshot.dev/not-armed"
 
@@ -211,8 +211,14 @@ def test_a_warning_is_one_printable_line_of_bounded_length() -> None:
     odd = 'a\nb\t\x07"\\' + "é" * 1000
     response, _ = reviewed(pod(annotations={"sameshot.dev/container": odd}))
     (warning,) = response["warnings"]
-    assert len(warning) == 256
-    assert warning.endswith("…")
+    assert len(warning) == 600
+    assert warning.endswith("...")
+
+
+def test_many_warnings_stay_below_what_a_server_passes_on() -> None:
+    request = review.request_in(review_of(pod()))
+    verdict = Verdict(Outcome.ARMED, warnings=tuple(f"{index} " + "x" * 1000 for index in range(50)))
+    response_in(review._answer(request, verdict), review_of(pod(), uid=request.uid))
 
 
 def test_what_of_a_pod_is_not_ours_is_not_mentioned_in_the_patch() -> None:

@@ -22,9 +22,10 @@ from sameshot.webhook.patch import difference
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
-# API servers cut longer warnings where there are many (apiserver, warning recorder: 256 runes each, 4096 in all).
-WARNING_RUNES = 256
-MAX_WARNINGS = 8
+# An API server passes on 4,096 characters of warnings, from everybody who has any; beyond that it cuts each to 256
+# (apiserver, WithWarningRecorder).
+WARNING_LENGTH = 600
+MAX_WARNINGS = 6
 
 
 class Malformed(Exception):
@@ -174,4 +175,4 @@ def _for_annotations(text: str) -> str:
 def _plain(text: str) -> str:
     """As a warning may be: one line, without control characters (a server drops what has any), not too long."""
     plain = "".join(char if char.isprintable() else " " for char in text)
-    return plain if len(plain) <= WARNING_RUNES else f"{plain[: WARNING_RUNES - 1]}…"
+    return plain if len(plain) <= WARNING_LENGTH else f"{plain[: WARNING_LENGTH - 3]}..."
