@@ -39,6 +39,15 @@ class ApiServer:
         made.call("GET", "/version")
         return made
 
+    @property
+    def url(self) -> str:
+        return str(self._client.configuration.host)
+
+    @property
+    def ca_file(self) -> str:
+        """Whose certificates are trusted, as a file; the client writes one for what stands in the kubeconfig itself."""
+        return str(self._client.configuration.ssl_ca_cert)
+
     def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Answer:
         from kubernetes.client.exceptions import ApiException
 

@@ -228,6 +228,8 @@ class Kubelet:
                 os.chown(path, 0, group)
                 path.chmod(0o2777)
             return path
+        if "hostPath" in volume:
+            return Path(volume["hostPath"]["path"])
         assert volume["configMap"]["name"] == "sameshot-hook", volume
         path = self.root / "pods" / uid / "volumes" / "kubernetes.io~configmap" / volume["name"]
         generation = path / "..2026_11_30_00_00_00.1"
