@@ -272,7 +272,7 @@ def test_ranks_below_a_launcher_are_captured_before_and_after_the_agent_was_kill
 
         def polling() -> int:
             workers = client.workers().workers
-                return sum(one.alive and one.current and one.last_poll_age_s is not None for one in workers)
+            return sum(one.alive and one.current and one.last_poll_age_s is not None for one in workers)
 
         wait_for(lambda: polling() == 2, "both are registered", 60)
         first = client.wait(capture(client).capture_id)
