@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import shutil
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 from kube_api import KubeApiServer, a_pod, an_object
+from tls import Authority
 
 from sameshot.agent import poddirs, silent
 from sameshot.agent.discovery import WorkerDir
@@ -403,6 +405,40 @@ def test_the_token_is_read_anew_for_every_request(api: KubeApiServer, tmp_path: 
         token.write_text(f"{text}\n")
         client.list("/api/v1/pods", {})
     assert [asked for _, _, asked in api.requests] == ["first", "second"]
+
+
+def test_in_a_pod_it_trusts_the_clusters_ca_and_nobody_else(tmp_path: Path, node: Node) -> None:
+    ours, another = Authority(), Authority()
+    ours.issue(tmp_path, "127.0.0.1")
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    account = tmp_path / "serviceaccount"
+    account.mkdir()
+    (account / "token").write_text("secret")
+    with KubeApiServer(tls=served) as api:
+        api.put(a_pod("p", node="node-a"))
+        environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
+        (account / "ca.crt").write_bytes(another.pem)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            KubeApi.in_cluster(environment, account).list("/api/v1/pods", {})
+        assert not api.requests  # nor has it seen the token
+        (account / "ca.crt").write_bytes(ours.pem)
+        client = KubeApi.in_cluster(environment, account)
+        assert len(client.list("/api/v1/pods", {}).items) == 1
+        [(_, _, token)] = api.requests
+        assert token == "secret"
+        node.make(api.put(a_pod("q", node="node-a")))
+
+        async def go() -> None:
+            dirs = PodDirs(client, node="node-a", root=node.root, spool=node.spool)
+            async with started(dirs):
+                await until(lambda: api.count(watch="true"), "it watches")
+                api.put(a_pod("r", node="node-a"))
+                await until(lambda: len(dirs._armed) == 3, "changes come, encrypted")
+
+        began = time.monotonic()
+        asyncio.run(go())
+        assert time.monotonic() - began < 20  # a watch that is under way is ended, not waited for
 
 
 def test_what_the_server_refuses_is_an_error_with_its_words(api: KubeApiServer) -> None:

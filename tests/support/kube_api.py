@@ -16,6 +16,7 @@ import copy
 import http.server
 import json
 import socket
+import ssl
 import threading
 import time
 import uuid
@@ -103,7 +104,7 @@ def _stamp(seconds: float) -> str:
 
 
 class KubeApiServer:
-    def __init__(self, *, page: int = 500) -> None:
+    def __init__(self, *, page: int = 500, tls: ssl.SSLContext | None = None) -> None:
         self.requests: list[tuple[str, dict[str, str], str]] = []  # (path, query, token)
         self.forbidden: set[str] = set()  # plurals that may not be read
         self.away = False
@@ -122,7 +123,10 @@ class KubeApiServer:
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.port = self._server.server_address[1]
+        self.url = f"http{'' if tls is None else 's'}://127.0.0.1:{self.port}"
 
     def __enter__(self) -> KubeApiServer:
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
