@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gzip
+import socket
 import ssl
 import threading
 import time
@@ -146,7 +147,7 @@ def test_arming_that_takes_too_long_admits_the_pod_in_time(tmp_path: Path) -> No
         return review.answer(body)
 
     async def scene() -> None:
-        async with serving(tmp_path, slow) as (_, client):
+        async with serving(tmp_path, slow, limits=Limits(review_within_s=0.3)) as (_, client):
             try:
                 answers = await asyncio.gather(*(ask(client, pod()) for _ in range(THREADS + 4)))
             finally:
@@ -301,7 +302,7 @@ def test_clients_that_never_finish_do_not_keep_others_waiting_and_are_let_go(tmp
             dripping = asyncio.create_task(_drip(slow))
             answers = [await ask(client, pod()) for _ in range(20)]
             assert all("patch" in response for response, _ in answers)
-            assert max(took_s for _, took_s in answers) < API_SERVER_S
+            assert max(took_s for _, took_s in answers) < 5.0  # each slow one would have cost its own second
             ends = await asyncio.gather(*(closed_by_server(reader) for reader, _ in slow))
             assert [end[:13] for end in ends[2::3]] == [b"HTTP/1.1 408 "] * 20
             assert b"".join(ends[1::3]) == b""
@@ -468,6 +469,29 @@ def test_an_address_that_can_t_be_used_is_said_plainly(tmp_path: Path, listen: s
 
     with pytest.raises(UsageError):
         asyncio.run(scene())
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+def test_all_addresses_are_those_of_both_families(tmp_path: Path) -> None:
+    AUTHORITY.issue(tmp_path, NAME)
+    config = WebhookConfig(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key", listen="*:0")
+
+    async def scene() -> None:
+        async with listening(config) as webhook:
+            for host in ("127.0.0.1", "::1") if _has_ipv6() else ("127.0.0.1",):
+                _, writer = await asyncio.open_connection(
+                    host, port_of(webhook), ssl=AUTHORITY.client_context(), server_hostname=NAME
+                )
+                writer.close()
+
+    asyncio.run(scene())
 
 
 def test_a_port_that_is_taken_is_said_plainly(tmp_path: Path) -> None:

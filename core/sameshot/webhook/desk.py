@@ -69,7 +69,6 @@ class Desk:
         return response
 
     async def _arm(self, request: web.Request) -> web.Response:
-        began = time.monotonic()
         try:
             async with asyncio.timeout(self._limits.body_within_s):
                 body = await _body(request, self._limits.body_bytes)
@@ -81,7 +80,6 @@ class Desk:
             answered = await self._answered(body)
         except review.Malformed as error:
             return _refused(400, f"This is no review: {error}.")
-        log.debug("answered bytes=%d ms=%.1f", len(body), (time.monotonic() - began) * 1000)
         return web.Response(body=answered, content_type="application/json")
 
     async def _answered(self, body: bytes) -> bytes:
