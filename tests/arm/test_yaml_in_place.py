@@ -450,6 +450,22 @@ def test_a_person_may_say_which_ones(only: str) -> None:
     assert disarm_text(done.text, only=[only]).text == plain
 
 
+def test_the_hook_stays_where_only_some_are_disarmed() -> None:
+    done = arm_text("---\n".join([text_of("job"), text_of("jobset")]))
+    some = list(yaml.safe_load_all(disarm_text(done.text, only=["llm"]).text))
+    assert [each["kind"] for each in some] == ["ConfigMap", "ConfigMap", "Job", "JobSet"]
+    assert some[3] == yaml.safe_load(text_of("jobset"))
+
+
+def test_what_is_armed_counts_with_or_without_an_accelerator() -> None:
+    plain = "---\n".join([text_of("cronjob"), text_of("job")])
+    done = arm_text(plain, only=["nightly", "bert-"])
+    again = arm_text(done.text)
+    assert again.text == done.text
+    assert again.templates == 2
+    assert not [each for each in again.told if "no accelerator" in each.text]
+
+
 def test_a_name_that_is_not_there_is_refused() -> None:
     for act in (arm_text, disarm_text):
         with pytest.raises(NotArmable, match="nothing named Job/other"):
