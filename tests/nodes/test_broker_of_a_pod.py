@@ -264,6 +264,7 @@ for _ in range(50):
         assert broker.ignored["internal_error"] == 0
 
 
+@pytest.mark.full
 @in_loop
 async def test_a_flood_of_datagrams_delays_nobody_elses_answer(pod: PodDir, other: PodDir) -> None:
     """Kineto waits 90 ms for an answer."""

@@ -229,6 +229,7 @@ async def test_a_coordinator_of_another_job_can_do_nothing_with_a_pod(node: Node
         assert (await caller.facts(mine, OTHER)) == {}
 
 
+@pytest.mark.full
 @in_loop
 async def test_a_pod_full_of_junk_registrations_does_not_slow_another_job_down(node: Node) -> None:
     mine = node.hostile.worker()

@@ -376,8 +376,8 @@ def test_a_pod_in_which_nobody_registers_is_reported_once_with_the_likely_causes
 
     async def go() -> None:
         async with started(node.dirs(api)) as dirs:
-            await until(lambda: len(dirs.silent) == 2, "two are reported")
-            mute, halfway = (dirs.silent[pods[name]["metadata"]["uid"]] for name in ("mute", "halfway"))
+            await until(lambda: len(dirs._silent) == 2, "two are reported")
+            mute, halfway = (dirs._silent[pods[name]["metadata"]["uid"]] for name in ("mute", "halfway"))
             assert "Pod ml/mute is armed and its container trainer has been running for" in mute
             assert "none of its 2 workers ever registered" in mute
             for cause in ("torch was not imported", "ConfigMap", "PYTHONPATH", "-S, -I or -E", "launcher"):
@@ -388,7 +388,7 @@ def test_a_pod_in_which_nobody_registers_is_reported_once_with_the_likely_causes
             assert dirs.unregistered(JobRef("ml", "fine", pods["fine"]["metadata"]["uid"])) == []
             (volumes["mute"] / "workers").mkdir()
             (volumes["mute"] / "workers" / "0a.json").write_text("{}")
-            await until(lambda: len(dirs.silent) == 1, "it came after all")
+            await until(lambda: len(dirs._silent) == 1, "it came after all")
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(go())
@@ -434,7 +434,7 @@ def test_in_a_pod_it_trusts_the_clusters_ca_and_nobody_else(tmp_path: Path, node
             async with started(dirs):
                 await until(lambda: api.count(watch="true"), "it watches")
                 api.put(a_pod("r", node="node-a"))
-                await until(lambda: len(dirs._armed) == 3, "changes come, encrypted")
+                await until(lambda: len(dirs._pods.armed()) == 3, "changes come, encrypted")
 
         began = time.monotonic()
         asyncio.run(go())

@@ -113,6 +113,7 @@ async def test_a_pod_that_may_store_too_little_is_refused_before_anything_is_sen
             assert (await dispatched(caller, worker))[1].failure is None
 
 
+@pytest.mark.full
 @in_loop
 async def test_a_spool_that_fills_up_refuses_new_work_and_loses_nothing(small_node: Node) -> None:
     node, archive = small_node, small_node.lab.archive

@@ -50,6 +50,7 @@ def lab(tmp_path: Path) -> Lab:
     return Lab(tmp_path)
 
 
+@pytest.mark.full
 @in_loop
 async def test_a_reading_that_never_ends_is_given_up_and_costs_others_a_moment(
     lab: Lab, monkeypatch: pytest.MonkeyPatch

@@ -123,7 +123,7 @@ class Daemons:
             if all(daemon is not other for other in self._by_path.values()):
                 await daemon.start()
             self._by_path[key] = daemon
-        elif where.in_pod and isinstance(daemon, Broker) and not daemon.intact():
+        elif where.in_pod and isinstance(daemon, Broker) and not await asyncio.to_thread(daemon.intact):
             await self._serve_again(key, daemon)
 
     async def _serve_again(self, key: str, broker: Broker) -> None:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 import msgspec
 
 from sameshot.agent.kubeapi import Api, ApiError
-from sameshot.agent.pods import ObjectWithOwner, Owner, Pod, controller_of
+from sameshot.agent.pods import AnyObject, Owner, Pod, controller_of
 from sameshot.model import JobRef
 
 MAX_REMEMBERED = 2_000
@@ -61,7 +61,7 @@ class Owners:
 
     def _read(self, path: str, owner: Owner) -> Owner | None:
         try:
-            found = msgspec.json.decode(self._api.get(f"{path}/{owner.name}"), type=ObjectWithOwner)
+            found = msgspec.json.decode(self._api.get(f"{path}/{owner.name}"), type=AnyObject)
         except ApiError as error:
             if error.status in (403, 404):  # not ours to read, or gone: the topmost one that can be known
                 return None

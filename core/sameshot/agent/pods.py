@@ -30,7 +30,7 @@ class _OwnerReference(msgspec.Struct, rename="camel"):
     controller: bool | None = None
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
+class Metadata(msgspec.Struct, rename="camel"):
     name: str
     uid: str
     namespace: str
@@ -86,10 +86,16 @@ class _Status(msgspec.Struct, rename="camel"):
     container_statuses: list[_ContainerStatus] | None = None
 
 
+class AnyObject(msgspec.Struct):
+    """Any object of the API, as far as its owner goes."""
+
+    metadata: Metadata
+
+
 class PodObject(msgspec.Struct):
     """A pod as it comes from the API server, with the fields that are read here."""
 
-    metadata: _Metadata
+    metadata: Metadata
     spec: _Spec
     status: _Status = msgspec.field(default_factory=_Status)
 
@@ -149,7 +155,7 @@ def pod_of(found: PodObject) -> Pod | None:
         name=meta.name,
         uid=meta.uid,
         node=spec.node_name,
-        owner=_controller(meta),
+        owner=controller_of(meta),
         attempt=_attempt(meta.labels or {}),
         ended=meta.deletion_timestamp is not None or found.status.phase in ("Succeeded", "Failed"),
         container=container,
@@ -161,18 +167,8 @@ def pod_of(found: PodObject) -> Pod | None:
     )
 
 
-def controller_of(metadata: _Metadata) -> Owner | None:
+def controller_of(metadata: Metadata) -> Owner | None:
     """The controlling owner of any object; None: nobody made it."""
-    return _controller(metadata)
-
-
-class ObjectWithOwner(msgspec.Struct):
-    """Any object of the API, as far as its owner goes."""
-
-    metadata: _Metadata
-
-
-def _controller(metadata: _Metadata) -> Owner | None:
     for one in metadata.owner_references or ():
         if one.controller:
             return Owner(one.api_version, one.kind, one.name, one.uid)
