@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from checks import check_capture
+from kube_api import an_object
 from live import TRAIN, wait_for
 from pods import Job, Nodes, needs_pods
 from s3 import make_bucket, moto_server, s3_environment
@@ -177,3 +179,47 @@ def verifiers(agent: Any, count: int) -> list[psutil.Process]:
 
     wait_for(lambda: len(found()) >= count, "the agent has its verifiers")
     return found()
+
+
+# Never registers, and does what it can to keep its node's agent busy.
+HOSTILE = """
+import os, socket, struct, sys, time
+for folder in ("ipc", "workers", "captures"):
+    os.makedirs(f"/sameshot/{folder}", exist_ok=True)
+for number in range(300):
+    with open(f"/sameshot/workers/{number:08x}.json", "w") as file:
+        file.write("{" * 60000)
+os.mkfifo("/sameshot/workers/f.json")
+body = struct.pack("=iiqi", 3, 1, 7, os.getpid())
+data = struct.pack("=Q32s", len(body), b"req") + body
+me = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+me.bind("/sameshot/ipc/dynoconfigclient00000000-0000-0000-0000-000000000000")
+me.setblocking(False)
+print("ready", file=sys.stderr, flush=True)
+sent, began = 0, time.monotonic()
+while True:
+    try:
+        me.sendto(data, "/sameshot/ipc/dynolog")
+    except OSError:
+        pass
+    sent += 1
+    if sent == 200_000:
+        print("tried", int(sent / (time.monotonic() - began)), "a second", file=sys.stderr, flush=True)
+        sent, began = 0, time.monotonic()
+"""
+
+
+def test_a_job_beside_a_hostile_pod_is_captured_as_if_it_were_alone(tmp_path: Path) -> None:
+    with Nodes(tmp_path, "node-a") as nodes:
+        other = nodes.api.put(an_object("Job", "other", api_version="batch/v1"))
+        hostile = nodes["node-a"].run(nodes.pod("hostile", [sys.executable, "-c", HOSTILE], owner=other))
+        pods = nodes.train("node-a", "node-a")
+        with nodes.agent("node-a") as agent, nodes.coordinator(agent) as job:
+            job.until_training(2)
+            wait_for(lambda: "tried" in hostile.said(), "the flood is on")
+            views = [job.wait(job.start()) for _ in range(2)]
+            assert [view.state for view in views] == [CaptureState.SUCCEEDED] * 2, views
+            rates = [int(rate) for rate in re.findall(r"tried (\d+) a second", hostile.said())]
+            assert max(rates) > 10_000
+        assert hostile.alive
+        assert all(pod.alive for pod in pods)
