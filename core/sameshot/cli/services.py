@@ -90,6 +90,8 @@ def agent(
 
     dirs: WorkerDirs
     if kubelet_root is not None and not directory:
+        if backend is not BackendName.BROKER:
+            raise UsageError("In pods only the back end broker serves: a stock daemon can't reach their sockets.")
         spool = spool or kubelet_root / "sameshot-spool"
         api = (
             KubeApi(api_server, token_file=api_token_file, ca_file=api_ca_file)
