@@ -208,6 +208,8 @@ def test_a_server_that_forgot_is_listed_again_without_a_complaint(
             lists = api.count(limit="250")
             api.forget_before()
             await until(lambda: api.count(limit="250") > lists, "another list")
+            told = [query.get("resourceVersion") for _, query, _ in api.requests if "limit" in query]
+            assert told == ["0", None]  # from the server's memory first, and after that was too old the newest there is
             pod = api.put(a_pod("late", node="node-a"))
             node.make(pod)
             await until(lambda: names(dirs) == {"late"}, "what came meanwhile")

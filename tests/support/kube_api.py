@@ -287,6 +287,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             if found is None:
                 return self._say(404, {"kind": "Status", "code": 404, "message": f"{plural} {name} not found"})
             return self._say(200, found)
+        if "continue" in query and "resourceVersion" in query:
+            return self._say(400, {"kind": "Status", "code": 400, "message": "resourceVersion with a continue token"})
         if query.get("watch") != "true":
             return self._say(200, self.api._listed(plural, query))
         self.send_response(200)

@@ -144,6 +144,7 @@ class KubeApi:
             if not page.metadata.continue_:
                 return Listed(tuple(msgspec.Raw(bytes(each)) for each in items), page.metadata.resource_version)
             asked["continue"] = page.metadata.continue_
+            asked.pop("resourceVersion", None)  # the token says which; both together are refused
 
     def watch(self, path: str, query: Mapping[str, str], version: str) -> Iterator[Change]:
         """Changes after `version`, until the server ends the watch. Raises like `get`."""

@@ -71,16 +71,17 @@ class PodList:
     # --- what the server says ---------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        pause = FIRST_PAUSE_S
+        pause, cached = FIRST_PAUSE_S, True
         while not self._ending.is_set():
             try:
-                version = self._list()
-                pause = FIRST_PAUSE_S
+                version = self._list(cached)
+                pause, cached = FIRST_PAUSE_S, True
                 while not self._ending.wait(BETWEEN_WATCHES_S):
                     version = self._watch(version)
             except ApiError as error:
                 if error.expired and not self._ending.wait(BETWEEN_WATCHES_S):
-                    continue  # what to follow from is too long ago: list again
+                    cached = False  # what to follow from is too long ago, and so may be what the server has at hand
+                    continue
                 self._complain(error, pause)
             except _TROUBLES as error:
                 self._complain(error, pause)
@@ -100,8 +101,13 @@ class PodList:
             "labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}",
         }
 
-    def _list(self) -> str:
-        listed = self._api.list(PODS, self._query)
+    def _list(self, cached: bool) -> str:
+        """All of them anew. `cached`: as the server has them at hand; whatever is newer comes by the watch.
+
+        The agents of a large cluster may all start at once, and a list that must be the newest makes the server read
+        every pod there is.
+        """
+        listed = self._api.list(PODS, {**self._query, "resourceVersion": "0"} if cached else self._query)
         pods = [pod for raw in listed.items if (pod := self._understood(raw)) is not None]
         armed = {pod.uid: self._with_job(pod) for pod in pods}
         with self._lock:
