@@ -15,7 +15,8 @@ from agent_lab import Caller, Lab, a_lab, in_loop, trace_of, until
 from isal import isal_zlib
 from pod_dirs_lab import USER, PodDir, PodWorker, needs_chroot, tree
 
-from sameshot.agent import verifypool
+from sameshot.agent import safefs, verifypool
+from sameshot.agent.announce import Watch, take
 from sameshot.agent.discovery import FixedDirs
 from sameshot.agent.verifypool import VerifyPool
 from sameshot.api.status import from_rpc
@@ -128,6 +129,39 @@ async def test_nothing_but_a_plain_file_of_the_pods_own_is_ever_touched(node: No
         assert not [path for path in node.lab.archive.rglob("*") if path.is_file()]
         assert not list(node.lab.spool.rglob("raw.json*"))
         await node.an_honest_capture(caller)
+
+
+@pytest.mark.parametrize("trick", ["another file", "a folder", "the same one, grown"])
+def test_what_is_exchanged_at_the_last_moment_goes_back_to_where_it_came_from(
+    node: Node, trick: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the spool it would no longer count for the pod that wrote it."""
+    worker = node.hostile.worker()
+    folder = node.hostile.volume / "captures" / "c1" / "trainer" / "0"
+    folder.mkdir(parents=True)
+    final, spool = folder / "trace_1.json", node.lab.spool / "t"
+    spool.mkdir(parents=True)
+    final.write_bytes(b"small")
+    os.chown(final, USER, USER)
+    really = safefs.check_regular
+
+    def then_exchange(*args: Any, **more: Any) -> None:
+        really(*args, **more)
+        if trick == "the same one, grown":
+            os.truncate(final, 2 << 30)
+            return
+        final.rename(folder / "away")
+        final.mkdir() if trick == "a folder" else final.write_bytes(b"large" * 1000)
+
+    monkeypatch.setattr(safefs, "check_regular", then_exchange)
+    watch = Watch(
+        "c1", "t", worker.registration, node.hostile.volume, ("captures", "c1", "trainer", "0"), final.name, USER,
+        spool / "raw.json", 0, 0, most_bytes=1 << 30,
+    )  # fmt: skip
+    with pytest.raises(safefs.Unsafe, match=r"exchanged|2147483648 bytes long"):
+        take(watch)
+    assert list(spool.iterdir()) == []
+    assert any(path.name.startswith(".refused-") for path in folder.iterdir())
 
 
 @in_loop
