@@ -107,6 +107,10 @@ class Network:
         self._process.wait()
 
 
+CRASHED: list[str] = []
+"""Pods in which torch itself crashed, so that a test can tell that from a failure of ours."""
+
+
 class RunningPod:
     """`pid` is that of its process 1, as this machine sees it."""
 
@@ -135,6 +139,11 @@ class RunningPod:
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
+
+    @property
+    def crashed(self) -> bool:
+        """A worker died of SIGSEGV. torch before 2.14 can, whenever a recording stops (docs/troubleshooting.md)."""
+        return self.process.poll() == -signal.SIGSEGV or "Signal 11 (SIGSEGV)" in self.said()
 
     def kill(self) -> None:
         """As the kubelet does in the end; whatever runs in it dies with its process 1."""
@@ -242,6 +251,7 @@ class Kubelet:
         return path
 
     def close(self) -> None:
+        CRASHED.extend(pod.name for pod in self.pods if pod.crashed)
         for pod in self.pods:
             pod.kill()
             for pipe in (pod.process.stdin, pod.process.stdout):

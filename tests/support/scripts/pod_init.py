@@ -38,14 +38,14 @@ def main(told):
     mount(None, "/", flags=MS_REC | MS_PRIVATE)
     root = Path(told["rootfs"])
     mount("tmpfs", root, "tmpfs", MS_NOSUID, "mode=755,size=256m")
+    (root / "tmp").mkdir()
+    (root / "tmp").chmod(0o1777)
     for path in told["system"]:
         if os.path.islink(path):
             (root / path.lstrip("/")).symlink_to(os.readlink(path))
         elif os.path.exists(path):
             bind(path, root / path.lstrip("/"), read_only=True)
     bind("/dev", root / "dev", read_only=False)
-    (root / "tmp").mkdir()
-    (root / "tmp").chmod(0o1777)
     for source, target, read_only in told["mounts"]:
         bind(source, root / target.lstrip("/"), read_only=read_only)
     (root / "proc").mkdir()
