@@ -16,11 +16,13 @@ from typing import Any
 import pytest
 from pod_dirs_lab import PodDir, a_node, needs_chroot
 
+from sameshot.agent.daemons import Daemons, daemon_factory
+from sameshot.agent.discovery import FixedDirs
 from sameshot.errors import SameshotError, UsageError
 from sameshot.model import CaptureSpec, JobRef
 from sameshot.profiler import podplace
 from sameshot.profiler.broker import Broker, Pace
-from sameshot.profiler.daemon import TriggerRequest, TriggerStatus
+from sameshot.profiler.daemon import BackendName, TriggerRequest, TriggerStatus
 from sameshot.profiler.place import check_name
 from sameshot.profiler.podplace import PodPlace
 
@@ -152,6 +154,28 @@ def test_a_socket_of_another_name_is_never_served(pod: PodDir, other: PodDir, mo
     assert broker._thread is None
     with socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0] as nameless, pytest.raises(SameshotError):
         check_name(nameless, "/sameshot/ipc/dynolog")
+
+
+@in_loop
+async def test_each_pod_is_served_for_itself_and_again_where_its_socket_was_removed(pod: PodDir, other: PodDir) -> None:
+    os.rename(other.volume / "ipc", other.volume / "away")
+    os.symlink("/etc", other.volume / "ipc")  # can't be served, and costs nobody else anything
+    daemons = Daemons(FixedDirs.of(pod.where(), other.where()), daemon_factory(BackendName.BROKER, "", 1.0))
+    await daemons.start()
+    try:
+        assert daemons.of(str(pod.volume)) is not None
+        assert daemons.of(str(other.volume)) is None
+        os.unlink(pod.volume / "ipc" / "dynolog")
+        os.unlink(other.volume / "ipc")
+        os.rename(other.volume / "away", other.volume / "ipc")
+        await until(lambda: (pod.volume / "ipc" / "dynolog").exists(), 10)
+        await until(lambda: daemons.of(str(other.volume)) is not None, 10)
+        worker = pod.actor()
+        assert worker.do("me = client(name); answer = poll(me, pid=os.getpid())", name=client_name()) == ""
+        assert list(await daemons.poll_ages(str(pod.volume))) == [(7, worker.pid)]
+    finally:
+        await daemons.close()
+    assert not [each for each in (pod, other) if (each.volume / "ipc" / "dynolog").exists()]
 
 
 # --- what a hostile user may try

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 IPC = "ipc"  # `$SAMESHOT_DIR/ipc` is the workers' KINETO_IPC_SOCKET_DIR
 REFRESH_S = 1.0  # a directory that appears is served within a worker's poll
+STARTS_AT_ONCE = 4  # each takes a process for a moment, and this is a training node
 REBIND_PAUSE_S = 10.0  # for a pod that keeps removing its daemon's socket
 # A pod has a handful of ranks that poll once a second; who sends more than this waits, and nobody else does.
 POD_DATAGRAMS_PER_S = 500.0
@@ -46,6 +47,7 @@ class Daemons:
         self._by_path: dict[str, ProfilerDaemon] = {}
         self._refused: dict[str, str] = {}  # path → why it could not be served at the last try
         self._rebound_at: dict[str, float] = {}
+        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -121,7 +123,8 @@ class Daemons:
         if daemon is None:
             daemon = self._make(where)
             if all(daemon is not other for other in self._by_path.values()):
-                await daemon.start()
+                async with self._starts:
+                    await daemon.start()
             self._by_path[key] = daemon
         elif where.in_pod and isinstance(daemon, Broker) and not await asyncio.to_thread(daemon.intact):
             await self._serve_again(key, daemon)
