@@ -21,7 +21,7 @@ from pods import Job, Nodes, needs_pods
 from s3 import make_bucket, moto_server, s3_environment
 
 from sameshot.api.views import CaptureView
-from sameshot.model import BoundBy, CaptureState, FailureReason, TargetState
+from sameshot.model import BoundBy, CaptureState, FailureReason, Nobody, TargetState
 from sameshot.trace.capture_check import locate
 
 pytestmark = [pytest.mark.live, pytest.mark.full, pytest.mark.timeout(400)]
@@ -223,3 +223,21 @@ def test_a_job_beside_a_hostile_pod_is_captured_as_if_it_were_alone(tmp_path: Pa
             assert max(rates) > 10_000
         assert hostile.alive
         assert all(pod.alive for pod in pods)
+
+
+def test_a_pod_whose_python_ignores_the_hook_is_named_with_the_likely_causes(tmp_path: Path) -> None:
+    with Nodes(tmp_path, "node-a") as nodes:
+        deaf = [sys.executable, "-I", "-c", "import torch, time; print('deaf', flush=True); time.sleep(300)"]
+        pod = nodes["node-a"].run(nodes.pod("deaf", deaf))
+        wait_for(lambda: "deaf" in pod.said(), "torch is imported")
+        container = pod.thing["status"]["containerStatuses"][0]
+        container["state"]["running"]["startedAt"] = "2026-01-01T00:00:00Z"  # long ago
+        nodes.api.put({key: value for key, value in pod.thing.items() if not key.startswith("_")})
+        with nodes.agent("node-a") as agent, nodes.coordinator(agent) as job:
+            wait_for(lambda: "ever registered" in nodes.log("node-a"), "its agent says so")
+            view = job.wait(job.start())
+        assert view.state is CaptureState.FAILED
+        assert view.nobody is Nobody.NOT_ARMED
+        assert "Pod ml/deaf is armed and its container trainer has been running" in view.note
+        assert "python runs with -S, -I or -E" in view.note
+        assert list(pod.volume.iterdir()) == []
