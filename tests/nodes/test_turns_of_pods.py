@@ -31,9 +31,9 @@ for line in sys.stdin:
 
 
 class Lab:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: int = 1) -> None:
         self.folder = folder
-        self.pool = VerifyPool(1, 0, command=[sys.executable, "-I", "-S", "-c", READER])
+        self.pool = VerifyPool(workers, 0, command=[sys.executable, "-I", "-S", "-c", READER])
 
     def read(self, name: str, takes: float | str, *, owner: str, size: int = 1000) -> asyncio.Task[Verified]:
         path = str(self.folder / f"{name}-{takes}")
@@ -86,6 +86,22 @@ async def test_the_pod_for_which_the_least_time_was_spent_comes_first(lab: Lab) 
     finally:
         await lab.pool.close()
     assert lab.order == ["a0", "b0", "b1", "b2", "a1", "a2"]
+
+
+@pytest.mark.full
+@in_loop
+async def test_a_pod_may_use_all_processes_but_one(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, workers=3)
+    lab.pool.start()
+    try:
+        files = [lab.read(f"a{n}", 3, owner="a") for n in range(4)]
+        await until(lambda: (tmp_path / "order").exists() and len(lab.order) == 2, "two are being read")
+        files.append(lab.read("b0", 0, owner="b"))
+        await files[-1]
+        assert sorted(lab.order[:3]) == ["a0", "a1", "b0"]
+        await asyncio.gather(*files)
+    finally:
+        await lab.pool.close()
 
 
 @in_loop

@@ -3,7 +3,7 @@
 Every trace has an allowance by its own size (`states.allowance_s`), so a small one can't wait for minutes until large
 ones have been read: while all processes read large files, the spare one takes the small ones.
 
-On a node of a cluster traces come from pods that know nothing of each other. Of one pod one file is read at a time, the
+On a node of a cluster traces come from pods that know nothing of each other. One pod never has all processes, the
 pod for which the least time was spent comes first, and a reading that takes far longer than its size explains is ended;
 the spare one does not wait for that. However odd the files of one pod are, those of another come through.
 A process that dies while it reads is replaced and its file is read once more, this time without making columns; if the
@@ -20,6 +20,7 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -154,12 +155,13 @@ class VerifyPool:
             self._used.clear()
 
     def _choose(self, slot: _Slot) -> _Waiting | None:
-        """Smallest first; of pods, that for which the least time was spent, and none that is being served."""
+        """Smallest first; of pods, that for which the least time was spent, and none that has its share already."""
         if slot is self._spare and not all(other.holds_up(time.monotonic()) for other in self._regular):
             return None
-        busy = {other.owner for other in self._slots if other.owner}
+        served = Counter(other.owner for other in self._slots if other.owner)
+        most = max(1, len(self._regular) - 1)  # one is left for the others
         ready = [
-            one for one in self._waiting if one.owner not in busy and (slot is not self._spare or one.size <= SMALL)
+            one for one in self._waiting if served[one.owner] < most and (slot is not self._spare or one.size <= SMALL)
         ]
         return min(ready, key=lambda one: (self._used.get(one.owner, 0.0), one.size, one.number), default=None)
 
