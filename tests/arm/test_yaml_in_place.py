@@ -481,6 +481,27 @@ def test_a_template_whose_label_forbids_it_is_left() -> None:
         arm_text(forbidden)
 
 
+@pytest.mark.parametrize("word", ["12:30:45", "1:30", "-1:59", "190:20:30.15", "2026-11-30", "="])
+def test_what_only_older_yaml_takes_for_a_number_or_a_date_is_text(word: str) -> None:
+    """As Kubernetes' reader has it; 12:30:45 was 45045 in YAML 1.1."""
+    plain = (
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n"
+        f"  - name: main\n    image: x\n    command: [python, t.py]\n    args: [--limit, {word}]\n"
+    )
+    done = arm_text(plain, hook=False)
+    assert f"args: [--limit, {word}]\n" in done.text
+    assert disarm_text(done.text).text == plain
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [("12", 12), ("0x1f", 31), ("-1.5", -1.5), ("1_000", 1000), (".inf", float("inf")), ("yes", True)],
+)
+def test_numbers_and_booleans_are_still_what_they_were(word: str, value: Any) -> None:
+    found = read(f"kind: Pod\nx: {word}\n").things[0]["x"]
+    assert (type(found), found) == (type(value), value)
+
+
 @pytest.mark.parametrize(
     "name", ["1e3", "0o17", "1_000", "12", "0x1f", "y", "n", "yes", "null", "1.5", "3:25", "a", "on"]
 )

@@ -8,9 +8,14 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-# Scalars are read as Kubernetes does, whose objects have no dates and no `=`.
+# Scalars are read as Kubernetes does, whose objects have no dates, no `=` and no numbers to the base of 60 (12:30:45,
+# the only ones with a colon).
 _RESOLVERS = {
-    first: [(tag, pattern) for tag, pattern in known if not tag.endswith((":timestamp", ":value"))]
+    first: [
+        (tag, re.compile(f"(?![^:]*:){pattern.pattern}", pattern.flags))
+        for tag, pattern in known
+        if not tag.endswith((":timestamp", ":value"))
+    ]
     for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
