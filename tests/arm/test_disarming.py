@@ -140,6 +140,49 @@ def test_a_container_that_went_is_told() -> None:
     assert "container a is gone" in done.warnings[0]
 
 
+def mounted_but_missing(armed: Json) -> set[str]:
+    """Volumes for which an API server would refuse the object."""
+    holders = [*armed["spec"]["containers"], *armed["spec"].get("initContainers", [])]
+    mounted = {mount["name"] for holder in holders for mount in holder.get("volumeMounts", [])}
+    return mounted - {volume["name"] for volume in armed["spec"].get("volumes", [])}
+
+
+def test_a_renamed_container_is_found_by_what_arming_added() -> None:
+    armed = arm_template(template(container("main"), container("b"))).template
+    container_of(armed)["name"] = "trainer"
+    done = disarm_template(armed)
+    assert done.template == template(container("trainer"), container("b"))
+    assert done.warnings == ("since it was armed, container main was renamed trainer",)
+    again = arm_template(armed)
+    assert env_of(again.template, "trainer")["SAMESHOT_CONTAINER"] == "trainer"
+    assert "renamed trainer" in again.warnings[0]
+    assert not arm_template(again.template).changed
+
+
+def test_renamed_and_not_to_be_told_it_keeps_its_mounts_and_their_volumes() -> None:
+    armed = arm_template(template()).template
+    container_of(armed)["name"] = "trainer"
+    container_of(armed, "trainer")["env"] = []
+    done = disarm_template(armed)
+    assert mounted_but_missing(done.template) == set()
+    assert not is_armed(done.template)
+    assert "container main is gone" in done.warnings[0]
+    assert [("container trainer came to mount" in each) for each in done.warnings[1:]] == [True, True]
+
+
+@pytest.mark.parametrize("key", ["containers", "initContainers"])
+def test_a_volume_that_another_container_came_to_mount_stays_and_is_told(key: str) -> None:
+    armed = arm_template(template()).template
+    viewer = container("viewer", volumeMounts=[{"name": "sameshot", "mountPath": "/traces", "readOnly": True}])
+    armed["spec"].setdefault(key, []).append(viewer)
+    done = disarm_template(armed)
+    assert mounted_but_missing(done.template) == set()
+    assert [each["name"] for each in done.template["spec"]["volumes"]] == ["sameshot"]
+    assert "volumeMounts" not in container_of(done.template)
+    assert done.warnings == ("since it was armed, container viewer came to mount volume sameshot, which is left",)
+    assert not arm_template(armed).changed  # arming again is no reason to give it up
+
+
 @pytest.mark.parametrize(
     ("now", "left"),
     [

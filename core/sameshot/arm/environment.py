@@ -7,6 +7,7 @@ from typing import Any
 from sameshot.arm import labels
 from sameshot.arm.values import ArmOptions, Field, JobPlace, Json, NotArmable, Workers, mappings
 
+OWN_NAME = "SAMESHOT_CONTAINER"
 LOCAL_SIZE = "SAMESHOT_LOCAL_WORLD_SIZE"
 SINGLE = "SAMESHOT_SINGLE"
 SPAWNED = "SAMESHOT_ARM_SPAWNED"
@@ -31,7 +32,7 @@ def added_env(container: Json, options: ArmOptions, place: JobPlace, size: Worke
         "SAMESHOT_JOB_NAME": place.name,
         "SAMESHOT_JOB_UID": place.uid,
         "SAMESHOT_JOB_ATTEMPT": place.attempt,
-        "SAMESHOT_CONTAINER": container["name"],
+        OWN_NAME: container["name"],
         LOCAL_SIZE: str(size or "auto"),
         SINGLE: "1" if options.single else None,
         SPAWNED: "1" if options.arm_spawned else None,

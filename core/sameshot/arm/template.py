@@ -50,7 +50,7 @@ def arm_template(template: Json, options: ArmOptions | None = None, place: JobPl
     if record is not None:
         options = options.over(record.said)
         place = _over(place, record)
-        changes = take_out(work, record)
+        changes = take_out(work, record, for_good=False)
     new, warnings = _put_in(work, options, place)
     # What was there before may have grown since (env, when a controller added to it); that alone changes nothing.
     if record is not None and msgspec.structs.replace(new, created=record.created) == record and not changes:
@@ -68,7 +68,7 @@ def disarm_template(template: Json) -> Armed:
     work: Json = copied(template)
     if record is None:
         return Armed(work, changed=False)
-    changes = take_out(work, record)
+    changes = take_out(work, record, for_good=True)
     return Armed(work, tuple(f"since it was armed, {change}" for change in changes))
 
 
