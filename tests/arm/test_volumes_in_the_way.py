@@ -55,6 +55,10 @@ def test_a_foreign_volume_with_the_hooks_name_is_refused() -> None:
         {"name": "sameshot", "mountPath": "/sameshot/"},
         {"name": "data", "mountPath": "/sameshot"},
         {"name": "data", "mountPath": "/sameshot/captures"},
+        {"name": "data", "mountPath": "//sameshot"},
+        {"name": "data", "mountPath": "/./sameshot"},
+        {"name": "data", "mountPath": "/data/../sameshot/x"},
+        {"name": "data", "mountPath": "sameshot"},
         {"name": "data", "mountPath": "/sameshot-hook"},
         {"name": "data", "mountPath": "/sameshot-hook/x"},
     ],
@@ -62,6 +66,14 @@ def test_a_foreign_volume_with_the_hooks_name_is_refused() -> None:
 def test_a_mount_in_the_way_is_refused(mount: dict[str, Any]) -> None:
     with pytest.raises(NotArmable, match="in the way of"):
         arm_template(template(container(volumeMounts=[mount])))
+
+
+@pytest.mark.parametrize("path", ["/sameshot", "/sameshot/x", "//sameshot-hook"])
+def test_a_device_in_the_way_is_refused(path: str) -> None:
+    """A server takes no pod with a device and a mount at one path."""
+    with pytest.raises(NotArmable, match=r"volumeDevices.*in the way of"):
+        arm_template(template(container(volumeDevices=[{"name": "data", "devicePath": path}])))
+    assert arm_template(template(container(volumeDevices=[{"name": "data", "devicePath": "/dev/data"}]))).changed
 
 
 @pytest.mark.parametrize("mount", [OURS, OURS | {"readOnly": False, "recursiveReadOnly": "Disabled"}])
@@ -72,7 +84,7 @@ def test_a_mount_that_the_user_brings_is_used(mount: dict[str, Any]) -> None:
     assert disarm_template(armed).template == plain
 
 
-@pytest.mark.parametrize("path", ["/sameshots", "/data/sameshot", "/sameshot-hooks", "/"])
+@pytest.mark.parametrize("path", ["/sameshots", "/data/sameshot", "/sameshot-hooks", "/", "/sameshot/../data"])
 def test_paths_that_only_look_alike_are_none_of_ours(path: str) -> None:
     plain = template(container(volumeMounts=[{"name": "data", "mountPath": path}]), volumes=[{"name": "data"}])
     armed = arm_template(plain).template

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from typing import Any
 
 from sameshot.arm import labels
@@ -58,8 +59,14 @@ def _check_user_directory(volume: Json) -> None:
 def missing_mounts(container: Json) -> list[Json]:
     """Which of our mounts the trainer lacks. Raises NotArmable where something else is mounted there."""
     mounts = mappings(container, "volumeMounts")
+    devices = [str(each.get("devicePath", "")) for each in mappings(container, "volumeDevices")]
     missing = []
     for mount in MOUNTS:
+        if odd := [each for each in devices if _within(each, mount["mountPath"])]:
+            raise NotArmable(
+                f"Container {container['name']} has a device of its own (volumeDevices) at {', '.join(odd)}, in the "
+                f"way of {mount['mountPath']}; move it."
+            )
         there = [each for each in mounts if _within(str(each.get("mountPath", "")), mount["mountPath"])]
         others = [each for each in mounts if each.get("name") == mount["name"] and each not in there]
         if not there and not others:
@@ -76,7 +83,7 @@ def missing_mounts(container: Json) -> list[Json]:
 
 
 def _within(path: str, folder: str) -> bool:
-    plain = path.rstrip("/")
+    plain = posixpath.normpath(f"/{path.lstrip('/')}")  # relative ones are taken from the root, by the kubelet, too
     return plain == folder or plain.startswith(f"{folder}/")
 
 
