@@ -23,7 +23,36 @@ def test_a_command_is_wrapped_and_pythonpath_left_to_the_shell(fields: dict[str,
         each for each in fields.get("env", []) if each["name"] == "PYTHONPATH"
     ]
     assert disarm_template(done.template).template == plain
-    assert not done.warnings
+    assert [("envFrom" in each) for each in done.warnings] == [True] * ("envFrom" in fields)
+
+
+ODD = ["a.b", "c-d", "1st", "a b", "é", "", "x\n"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_variable_that_a_shell_would_lose_is_refused_with_the_way_out(name: str) -> None:
+    """Kubernetes takes such names; see test_wrapped_commands_run.py for what dash does with them."""
+    plain = template(container(env=[{"name": "FINE_2", "value": "1"}, {"name": name, "value": "1"}]))
+    with pytest.raises(NotArmable, match=r"names a shell can't hold.*--pythonpath") as refused:
+        arm_template(plain)
+    assert "FINE_2" not in str(refused.value)
+    done = arm_template(plain, ArmOptions(pythonpath=""))
+    assert container_of(done.template)["command"] == container_of(plain)["command"]
+    assert disarm_template(done.template).template == plain
+
+
+def test_the_variables_of_another_container_are_not_looked_at() -> None:
+    assert arm_template(template(container(), container("sidecar", env=[{"name": "a.b", "value": "1"}]))).changed
+
+
+@pytest.mark.parametrize(("prefix", "refused"), [("a.b_", True), ("1", True), ("", False), ("TRAIN_", False)])
+def test_a_prefix_of_envfrom_that_a_shell_would_lose_is_refused(prefix: str, refused: bool) -> None:
+    plain = template(container(envFrom=[{"prefix": prefix, "configMapRef": {"name": "settings"}}]))
+    if refused:
+        with pytest.raises(NotArmable, match=r"prefix of envFrom.*--pythonpath"):
+            arm_template(plain)
+    else:
+        assert "dash or BusyBox" in arm_template(plain).warnings[0]
 
 
 def test_without_a_command_it_is_refused_with_both_ways_out() -> None:

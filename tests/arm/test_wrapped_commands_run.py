@@ -16,6 +16,7 @@ import pytest
 from arm_lab import container, container_of, template
 
 from sameshot.arm import arm_template
+from sameshot.arm.command import is_kept
 from sameshot.arm.hookmap import hook_files
 
 SHELLS = [shell for shell in ("/bin/sh", "dash", "bash", "busybox", "ksh", "zsh") if shutil.which(shell)]
@@ -141,6 +142,19 @@ def test_the_process_is_the_command_itself_and_gets_the_signals(shell: str, hook
             assert process.wait(timeout=30) == 42
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_variable_that_arming_accepts_arrives(shell: str, hook: Path) -> None:
+    """And those that it refuses are lost with some shells, which is why."""
+    names = ["a.b", "c-d", "1st", "A_b2", "_x", "NCCL_DEBUG"]
+    told = "import json, os; print(json.dumps(list(os.environ)))"
+    found = json.loads(run([sys.executable, "-c", told], hook, shell=shell, **dict.fromkeys(names, "1")).stdout)
+    accepted = {name for name in names if is_kept(name)}
+    assert accepted == {"A_b2", "_x", "NCCL_DEBUG"}
+    assert accepted <= set(found)
+    if shell == "dash":
+        assert not (set(names) - accepted) & set(found)
 
 
 def test_a_command_that_is_not_there_fails_as_shells_do(hook: Path) -> None:

@@ -11,7 +11,8 @@ from sameshot.arm.values import Workers
 
 # `exec` keeps pid, signals and exit code the command's own. At run time the shell sees whatever PYTHONPATH the image,
 # the pod spec or an envFrom gave. Nothing in here is `$(…)`, which the kubelet would expand. An absolute path, because
-# a pod may have a PATH of its own on which there is a python and no sh.
+# a pod may have a PATH of its own on which there is a python and no sh. What is no name of a shell variable (`a.b`) is
+# dropped by dash and BusyBox: `is_kept` tells.
 WRAPPER: tuple[str, ...] = (
     "/bin/sh",
     "-c",
@@ -19,6 +20,7 @@ WRAPPER: tuple[str, ...] = (
     "--",
 )
 
+_SHELL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PYTHON = r"(?:\S*/)?python[0-9.]*t?"
 _SET = re.compile(r"(?:^|[\s;&|(])PYTHONPATH=(\"[^\"]*\"|'[^']*'|\S*)")
 _CLEARED = re.compile(
@@ -33,6 +35,11 @@ def wrapped_at(words: Sequence[str], prefix: Sequence[str]) -> int | None:
     """Where `prefix` stands in these words: in front, or further on where somebody else put words before it."""
     length = len(prefix)
     return next((at for at in range(len(words) - length + 1) if list(words[at : at + length]) == list(prefix)), None)
+
+
+def is_kept(name: str) -> bool:
+    """Whether every shell hands an environment variable of this name on to what it starts; Kubernetes allows others."""
+    return _SHELL_NAME.fullmatch(name) is not None
 
 
 def cautions(words: Sequence[str]) -> list[str]:

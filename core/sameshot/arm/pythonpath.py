@@ -10,10 +10,10 @@ import re
 from collections.abc import Sequence
 
 from sameshot.arm import labels
-from sameshot.arm.command import WRAPPER
+from sameshot.arm.command import WRAPPER, is_kept
 from sameshot.arm.environment import named_env
 from sameshot.arm.record import Replaced
-from sameshot.arm.values import Json, NotArmable, copied
+from sameshot.arm.values import Json, NotArmable, copied, mappings
 
 _NAME = "PYTHONPATH"
 
@@ -24,7 +24,7 @@ def way_in(
     """Words before the command or an environment entry, and warnings; `told` is a person's word for what the image's
     own PYTHONPATH holds. Raises NotArmable where neither is possible."""
     if told is None and command:
-        return WRAPPER, None, []
+        return WRAPPER, None, _through_a_shell(container)
     name = container["name"]
     entries = named_env(container, _NAME)
     if len(entries) > 1:
@@ -41,6 +41,29 @@ def way_in(
     if container.get("envFrom"):
         warnings.append(f"{_NAME} is set in the pod spec from now on; one that comes through envFrom no longer counts")
     return (), Replaced({"name": _NAME, "value": _joined(told)}), warnings
+
+
+def _through_a_shell(container: Json) -> list[str]:
+    """What a person should know about this container's variables. Raises NotArmable where a shell would lose some."""
+    name = container["name"]
+    names = [str(each.get("name")) for each in mappings(container, "env")]
+    lost = [repr(each) for each in names if not is_kept(each)]
+    sources = mappings(container, "envFrom")
+    prefixes = [str(each["prefix"]) for each in sources if each.get("prefix")]
+    lost += [f"{each!r} (a prefix of envFrom)" for each in prefixes if not is_kept(each)]
+    if lost:
+        raise NotArmable(
+            f"Container {name} has variables whose names a shell can't hold, and the command would be started by one "
+            f"(/bin/sh of Debian, Ubuntu and Alpine drops them): {', '.join(lost)}. Say with --pythonpath what the "
+            f"image's {_NAME} is ('' where it has none): the command is then left as it is. Or rename them."
+        )
+    if sources:
+        told = (
+            f"container {name} takes variables from envFrom: those whose names have other characters than letters, "
+            "digits and _ are dropped where the image's /bin/sh is dash or BusyBox; if there are such, use --pythonpath"
+        )
+        return [told]
+    return []
 
 
 def _literal(name: str, entry: Json, told: str | None) -> str:
