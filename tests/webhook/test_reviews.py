@@ -201,6 +201,52 @@ def test_a_pod_that_another_version_armed_is_never_called_unarmed(record: str) -
     assert len(response["warnings"]) == 1
 
 
+def annotation_bytes(thing: Json) -> int:
+    annotations = thing["metadata"]["annotations"]
+    return sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+
+
+@pytest.mark.parametrize(
+    ("room", "outcome", "says"),
+    [(20_000, Outcome.ARMED, ARMED), (700, Outcome.REFUSED, NOT_ARMED), (50, Outcome.REFUSED, None)],
+)
+def test_a_pods_annotations_never_grow_beyond_what_a_server_takes(room: int, outcome: Outcome, says: str) -> None:
+    """256 KiB in all, as bytes: a pod above it would not be created, and the failure policy would not help."""
+    size = 262_144 - room
+    thing = pod(annotations={"big": "é" * ((size - 3) // 2) + "x" * ((size - 3) % 2)})
+    assert annotation_bytes(thing) == size
+    response, found = reviewed(thing)
+    assert found is outcome
+    patched = applied(thing, response)
+    assert annotation_bytes(patched) <= 262_144
+    assert set(patched["metadata"]["annotations"]) == {"big", says} - {None}
+    if outcome is Outcome.REFUSED:
+        assert "262144 bytes" in response["warnings"][0]
+        assert patched["spec"] == thing["spec"]
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        {"env": [{"name": "a.b", "value": "1"}]},
+        {"volumeDevices": [{"name": "data", "devicePath": "/sameshot"}]},
+        {"volumeMounts": [{"name": "data", "mountPath": "//sameshot"}]},
+    ],
+)
+def test_what_would_break_an_armed_pod_keeps_it_unarmed(container: Json) -> None:
+    response, outcome = reviewed(thing := pod(container=container))
+    assert outcome is Outcome.REFUSED
+    assert applied(thing, response)["spec"] == thing["spec"]
+
+
+def test_an_image_without_a_shell_says_so_in_an_annotation() -> None:
+    response, outcome = reviewed(thing := pod(annotations={"sameshot.dev/pythonpath": ""}))
+    assert outcome is Outcome.ARMED
+    (trainer,) = applied(thing, response)["spec"]["containers"]
+    assert trainer["command"] == thing["spec"]["containers"][0]["command"]
+    assert {"name": "PYTHONPATH", "value": "/sameshot-hook"} in trainer["env"]
+
+
 def test_an_annotation_that_means_nothing_is_a_refusal_with_its_name() -> None:
     response, outcome = reviewed(pod(annotations={"sameshot.dev/local-world-size": "many"}))
     assert outcome is Outcome.REFUSED
@@ -272,6 +318,14 @@ def test_what_is_no_review_is_malformed_and_no_defect(body: bytes) -> None:
         review.answer(body)
     with pytest.raises(Malformed):
         review.unchanged(body, "why")
+
+
+def test_an_annotation_that_can_not_be_read_leaves_the_pod_as_it_is() -> None:
+    thing = pod(annotations={ARMED: "[" * 100_000})
+    response, outcome = reviewed(thing)
+    assert outcome is Outcome.REFUSED
+    assert "patch" not in response
+    assert "left as it is: The annotation sameshot.dev/armed is not what arming writes" in response["warnings"][0]
 
 
 def test_a_deeply_nested_pod_is_no_danger() -> None:

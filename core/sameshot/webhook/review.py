@@ -26,6 +26,9 @@ KIND = "AdmissionReview"
 # (apiserver, WithWarningRecorder).
 WARNING_LENGTH = 600
 MAX_WARNINGS = 6
+# Keys and values of all annotations of an object, as UTF-8 (apimachinery, TotalAnnotationSizeLimitB). A server refuses
+# an object that a webhook brought above it, whatever the failure policy.
+ANNOTATIONS_BYTES = 256 << 10
 
 
 class Malformed(Exception):
@@ -124,6 +127,8 @@ def judge(request: Request) -> Verdict:
         return Verdict(Outcome.UNCHANGED, warnings=warnings)
     template = armed.template
     template["metadata"]["annotations"].pop(labels.NOT_ARMED, None)  # true the last time, but no longer
+    if not _fit(template["metadata"]["annotations"]):
+        return _refusal(pod, annotations, f"armed, its annotations would be above {_LIMIT}: shorten them.")
     return Verdict(Outcome.ARMED, template, warnings)
 
 
@@ -132,8 +137,18 @@ def _refusal(pod: dict[str, Any], annotations: dict[str, str], why: str) -> Verd
     warnings = (f"not armed for captures: {why}",)
     if labels.ARMED in annotations:  # another version armed it: that it is not armed would be wrong
         return Verdict(Outcome.REFUSED, warnings=(f"left as it is: {why}",))
-    metadata = {**(pod.get("metadata") or {}), "annotations": {**annotations, labels.NOT_ARMED: why}}
+    noted = {**annotations, labels.NOT_ARMED: why}
+    if not _fit(noted):
+        return Verdict(Outcome.REFUSED, warnings=warnings)
+    metadata = {**(pod.get("metadata") or {}), "annotations": noted}
     return Verdict(Outcome.REFUSED, {**pod, "metadata": metadata}, warnings)
+
+
+_LIMIT = f"{ANNOTATIONS_BYTES} bytes, the most that an API server takes"
+
+
+def _fit(annotations: dict[str, Any]) -> bool:
+    return sum(len(str(part).encode()) for item in annotations.items() for part in item) <= ANNOTATIONS_BYTES
 
 
 def answer(body: bytes) -> tuple[bytes, Request, Verdict]:
