@@ -7,6 +7,7 @@ namespaces, so these tests are quick. Whole pods are in `support/pods.py`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import shutil
@@ -31,9 +32,32 @@ from sameshot.model import JobRef, Registration
 USER = 10_001
 
 
+# Root alone is no answer: a container or a user namespace takes away what root can do.
+_CAN_BECOME_A_PODS_USER = """
+import os, sys
+root, user = sys.argv[1], int(sys.argv[2])
+os.chown(root, user, user)
+os.chroot(root); os.chdir("/")
+os.setgroups([]); os.setgid(user); os.setuid(user)
+"""
+
+
 def needs_chroot() -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root may change its root directory and become a pod's user")
+    if (why := _no_pods_users()) is not None:
+        pytest.skip(f"it takes CAP_SYS_CHROOT, CAP_CHOWN, CAP_SETGID and CAP_SETUID to act as a pod's user: {why}")
+
+
+@functools.cache
+def _no_pods_users() -> str | None:
+    """Why nobody here can give away a folder, make it its root directory and become its owner; None: it was done."""
+    with tempfile.TemporaryDirectory(prefix="sameshot-may-i-") as folder:
+        tried = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _CAN_BECOME_A_PODS_USER, folder, str(USER)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    return (tried.stderr.strip().splitlines() or ["it failed"])[-1] if tried.returncode else None
 
 
 class PodDir:

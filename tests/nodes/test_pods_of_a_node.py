@@ -12,15 +12,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
 from kube_api import KubeApiServer, a_pod, an_object
 from tls import Authority
 
-from sameshot.agent import poddirs, silent
+from sameshot.agent import poddirs, podlist, silent
 from sameshot.agent.discovery import WorkerDir
 from sameshot.agent.kubeapi import ApiError, KubeApi
+from sameshot.agent.owners import Owners
 from sameshot.agent.poddirs import PodDirs
 from sameshot.agent.pods import Pod, PodObject, pod_of
 from sameshot.arm import labels
@@ -295,6 +297,96 @@ def test_a_pod_belongs_to_the_topmost_owner_that_can_be_read(api: KubeApiServer,
         "of-torchjob": ref(torchjob),
         "alone": ref(pods["alone"]),
     }
+
+
+ODD_OWNERS = [
+    "jöb",
+    "../../../../../api/v1/secrets?x=",
+    "a/../b",
+    "x%2F..%2Fy",
+    "",
+    ".",
+    "..",
+    "a b\r\nX: 1",
+    "n" * 100_000,
+]
+
+
+@pytest.mark.parametrize("of_version", [False, True])
+def test_an_owner_of_any_name_hides_no_other_pod_and_leads_nowhere(
+    api: KubeApiServer, node: Node, of_version: bool
+) -> None:
+    """A pod's maker may write any name there. It never becomes a path of its own."""
+    for number, name in enumerate(ODD_OWNERS):
+        odd = an_object("Job", "job" if of_version else name, api_version=f"batch/{name if of_version else 'v1'}")
+        node.make(api.put(a_pod(f"odd-{number}", node="node-a", owner=odd)))
+    job = api.put(an_object("Job", "bert", api_version="batch/v1"))
+    node.make(api.put(a_pod("train-0", node="node-a", owner=job)))
+    everybody = {f"odd-{number}" for number in range(len(ODD_OWNERS))} | {"train-0"}
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            await until(lambda: names(dirs) == everybody, "all pods are served")
+            jobs = {where.pod: where.job for where in dirs.current()}
+            assert jobs["train-0"] == JobRef("ml", "bert", job["metadata"]["uid"])
+            if not of_version:
+                assert {job.name for job in jobs.values() if job is not None} == {*ODD_OWNERS, "bert"}
+
+    asyncio.run(go())
+    asked = [path for path, _, _ in api.requests if path != "/api/v1/pods"]
+    assert f"/apis/batch/v1/namespaces/ml/jobs/{quote('jöb') if not of_version else 'bert'}" in asked
+    assert all(path.startswith("/apis/batch/") and len(path.split("/")) == 8 for path in asked), asked
+
+
+def test_a_pod_with_an_annotation_that_can_not_be_read_hides_no_other(api: KubeApiServer, node: Node) -> None:
+    """Not in the list, and not as a change."""
+    node.make(api.put(nested := a_pod("nested", node="node-a")))
+    nested["metadata"]["annotations"][labels.ARMED] = '{"v":1,"volumes":' + "[" * 100_000
+    api.put(nested)
+    node.make(api.put(a_pod("train-0", node="node-a")))
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            await until(lambda: names(dirs) == {"nested", "train-0"}, "both are served")
+            later = a_pod("later", node="node-a")
+            later["metadata"]["annotations"][labels.ARMED] = '{"v":1,"options":' + '{"a":' * 20_000 + "1" + "}" * 20_001
+            node.make(api.put(later))
+            node.make(api.put(a_pod("train-1", node="node-a")))
+            await until(lambda: names(dirs) == {"nested", "train-0", "later", "train-1"}, "all are served")
+            assert api.count(watch="true") == 1  # it never had to begin anew
+
+    asyncio.run(go())
+
+
+def test_a_pod_that_nobody_foresaw_hides_no_other(
+    api: KubeApiServer, node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is wrong with one pod, in reading it or in telling its job, stays with it."""
+    foreseen, job_of = podlist.pod_of, Owners.job_of
+
+    def reads(found: PodObject) -> Pod | None:
+        if found.metadata.name == "unread":
+            raise RuntimeError("a pod like that")
+        return foreseen(found)
+
+    def tells(owners: Owners, pod: Pod) -> JobRef:
+        if pod.name == "jobless":
+            raise RuntimeError("an owner like that")
+        return job_of(owners, pod)
+
+    monkeypatch.setattr(podlist, "pod_of", reads)
+    monkeypatch.setattr(Owners, "job_of", tells)
+    for name in ("unread", "jobless", "train-0"):
+        node.make(api.put(a_pod(name, node="node-a")))
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            await until(lambda: "train-0" in names(dirs), "the sound one is served")
+            assert "unread" not in names(dirs)
+            assert "RuntimeError: a pod like that" in caplog.text
+            assert "RuntimeError: an owner like that" in caplog.text
+
+    asyncio.run(go())
 
 
 def test_an_owner_that_may_not_be_read_ends_the_climb(api: KubeApiServer, node: Node) -> None:

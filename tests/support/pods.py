@@ -58,12 +58,19 @@ def _why_not() -> str | None:
     for tool in ("unshare", "nsenter", "ip", "setpriv"):
         if shutil.which(tool) is None:
             return f"there is no {tool} here (util-linux, iproute2), and pods are played with it"
+    all_it_takes = (
+        "mount -t tmpfs x /mnt && ip link add br0 type bridge && ip link add ve0 type veth peer name ve1 && "
+        f"setpriv --reuid {UID} --regid {UID} --clear-groups true"
+    )
     tried = subprocess.run(
-        ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "sh", "-c",
-         "mount -t tmpfs x /mnt && ip link add br0 type bridge && ip link add ve0 type veth peer name ve1"],
+        ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork", "sh", "-c", all_it_takes],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    return None if tried.returncode == 0 else f"namespaces can't be made here: {tried.stderr.strip()[-300:]}"
+    return (
+        None
+        if tried.returncode == 0
+        else f"namespaces for pods and their users can't be made here: {tried.stderr.strip()[-300:]}"
+    )
 
 
 def needs_pods() -> None:

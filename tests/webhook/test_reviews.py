@@ -321,7 +321,7 @@ def test_what_is_no_review_is_malformed_and_no_defect(body: bytes) -> None:
 
 
 def test_an_annotation_that_can_not_be_read_leaves_the_pod_as_it_is() -> None:
-    thing = pod(annotations={ARMED: "[" * 100_000})
+    thing = pod(annotations={ARMED: '{"v":1,"volumes":' + "[" * 100_000})
     response, outcome = reviewed(thing)
     assert outcome is Outcome.REFUSED
     assert "patch" not in response

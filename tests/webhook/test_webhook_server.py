@@ -138,6 +138,18 @@ def test_a_defect_in_arming_admits_the_pod_as_it_is(tmp_path: Path, caplog: pyte
     assert "RuntimeError: a defect" in caplog.text
 
 
+def test_a_pod_whose_annotation_can_not_be_read_is_admitted_as_it_is(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with serving(tmp_path) as (_, client):
+            nested = '{"v":1,"volumes":' + "[" * 100_000
+            response, _ = await ask(client, pod(annotations={"sameshot.dev/armed": nested}))
+            assert response["allowed"] is True
+            assert "patch" not in response
+            assert "left as it is" in response["warnings"][0]
+
+    asyncio.run(scene())
+
+
 def test_arming_that_takes_too_long_admits_the_pod_in_time(tmp_path: Path) -> None:
     """Also the pods that come while every thread is at work on such a one."""
     release = threading.Event()

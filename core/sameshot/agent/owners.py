@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 from collections import OrderedDict
+from urllib.parse import quote
 
 import msgspec
 
@@ -18,6 +19,7 @@ from sameshot.model import JobRef
 
 MAX_REMEMBERED = 2_000
 MAX_HEIGHT = 5
+MAX_NAME = 253
 # (group, kind) → the resource's name in the API's paths
 _MIDDLEMEN = {
     ("batch", "Job"): "jobs",
@@ -54,23 +56,41 @@ class Owners:
         if resource is None:
             return None
         if owner.uid not in self._above:
-            self._above[owner.uid] = self._read(f"/apis/{owner.api_version}/namespaces/{namespace}/{resource}", owner)
+            self._above[owner.uid] = self._read(_path(owner, namespace, resource), owner)
             while len(self._above) > MAX_REMEMBERED:
                 self._above.popitem(last=False)
         return self._above[owner.uid]
 
-    def _read(self, path: str, owner: Owner) -> Owner | None:
+    def _read(self, path: str | None, owner: Owner) -> Owner | None:
+        if path is None:
+            return None
         try:
-            found = msgspec.json.decode(self._api.get(f"{path}/{owner.name}"), type=AnyObject)
+            found = msgspec.json.decode(self._api.get(path), type=AnyObject)
         except ApiError as error:
             if error.status in (403, 404):  # not ours to read, or gone: the topmost one that can be known
                 return None
             raise
         except msgspec.MsgspecError as error:
-            raise http.client.HTTPException(f"{path}/{owner.name} is not understood: {error}") from None
+            raise http.client.HTTPException(f"{path} is not understood: {error}") from None
         if found.metadata.uid != owner.uid:
             return None  # a successor of that name
         return controller_of(found.metadata)
+
+
+def _path(owner: Owner, namespace: str, resource: str) -> str | None:
+    """Where the owner is read; None: no object can be called so.
+
+    It is whatever the pod's maker wrote, and asked for with our token, so each piece must stay one piece of the path.
+    Escaping alone does not see to that, as a server takes a path apart after unescaping it. (What a name may not be:
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#path-segment-names.)
+    """
+    group, _, version = owner.api_version.partition("/")
+    for piece in (version, owner.name):
+        if piece in ("", ".", "..") or len(piece) > MAX_NAME or "/" in piece or "%" in piece:
+            return None
+    return "".join(
+        f"/{quote(each, safe='')}" for each in ("apis", group, version, "namespaces", namespace, resource, owner.name)
+    )
 
 
 def _key(owner: Owner) -> tuple[str, str]:

@@ -136,8 +136,8 @@ class PodList:
     def _understood(self, raw: msgspec.Raw) -> Pod | None:
         try:
             pod = pod_of(msgspec.json.decode(raw, type=PodObject))
-        except (msgspec.MsgspecError, ValueError) as error:
-            log.warning("a pod was not understood why=%r", str(error)[:300])
+        except Exception as error:  # whatever its maker wrote into it: the others are served all the same
+            log.warning("a pod was not understood why=%r", f"{type(error).__name__}: {error}"[:300])
             return None
         # The server was asked for our own node's pods only; it is checked all the same.
         return pod if pod is not None and pod.node == self._node else None
@@ -153,17 +153,25 @@ class PodList:
             return Armed(pod, self._owners.job_of(pod))
         except _TROUBLES as error:
             log.warning("job of pod %s not known yet why=%r", pod, str(error))
-            return Armed(pod)
+        except Exception as error:  # its owner is whatever its maker wrote: the others are served all the same
+            log.warning("job of pod %s can't be told why=%r", pod, f"{type(error).__name__}: {error}"[:300])
+        return Armed(pod)
 
     def _keep_resolving(self) -> None:
         """Beside the other thread: a watch may be quiet for a minute."""
         while not self._ending.wait(ASK_AGAIN_S):
-            for each in self.armed():
-                if each.job is None:
-                    resolved = self._with_job(each.pod)
-                    with self._lock:
-                        if self._armed.get(each.pod.uid) is each:
-                            self._armed[each.pod.uid] = resolved
+            try:
+                self._resolve()
+            except Exception:
+                log.exception("asking for jobs failed; begun again")
+
+    def _resolve(self) -> None:
+        for each in self.armed():
+            if each.job is None:
+                resolved = self._with_job(each.pod)
+                with self._lock:
+                    if self._armed.get(each.pod.uid) is each:
+                        self._armed[each.pod.uid] = resolved
 
     # --- what a restart needs ---------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ def record_of(template: Mapping[str, Any]) -> ArmedRecord | None:
             record = msgspec.json.decode(text, type=ArmedRecord)
             record.said  # noqa: B018  # unknown options raise
             return record
-    except (msgspec.MsgspecError, TypeError):
+    except (msgspec.MsgspecError, TypeError, RecursionError):  # anybody can write an annotation
         raise NotArmable(
             f"The annotation {labels.ARMED} is not what arming writes. Take it out, and what arming added (the volumes "
             f"{labels.VOLUME} and {labels.HOOK_VOLUME}, their mounts, the variables {labels.ENV_PREFIX}*, the words "
