@@ -8,14 +8,14 @@ from typing import Any
 
 import yaml
 from arm_lab import WRAPPED, annotation_of, container_of
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
+from many_examples import tried
 
 from sameshot.arm import ArmOptions, NotArmable, arm_template, disarm_template
 from sameshot.arm.files import arm_text, disarm_text
 
 Json = dict[str, Any]
-QUICK = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 # Control characters are no YAML, and surrogates no UTF-8.
 text = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12)
@@ -131,8 +131,7 @@ def armed(plain: Json, options: ArmOptions) -> Json:
         raise
 
 
-@QUICK
-@given(templates, decisions)
+@tried(templates, decisions, few=15, many=300)
 def test_arming_twice_is_arming_once_and_disarming_undoes_it(plain: Json, options: ArmOptions) -> None:
     before = copy.deepcopy(plain)
     once = armed(plain, options)
@@ -145,8 +144,7 @@ def test_arming_twice_is_arming_once_and_disarming_undoes_it(plain: Json, option
     assert json.loads(json.dumps(once)) == once
 
 
-@QUICK
-@given(templates, decisions)
+@tried(templates, decisions, few=15, many=300)
 def test_nothing_changes_but_what_is_declared(plain: Json, options: ArmOptions) -> None:
     """Taken out again here by hand, by name: whatever is left must be what was there."""
     once = copy.deepcopy(armed(plain, options))
@@ -209,8 +207,9 @@ garbage = st.recursive(
 )  # fmt: skip
 
 
-@QUICK
-@given(st.dictionaries(st.sampled_from(["metadata", "spec"]), garbage), st.lists(garbage, max_size=2))
+@tried(
+    st.dictionaries(st.sampled_from(["metadata", "spec"]), garbage), st.lists(garbage, max_size=2), few=30, many=1000
+)
 def test_whatever_stands_in_a_template_it_is_armed_or_refused(odd: Json, fields: list[Any]) -> None:
     spec = odd.get("spec")
     if isinstance(spec, dict) and fields:
@@ -223,13 +222,14 @@ def test_whatever_stands_in_a_template_it_is_armed_or_refused(odd: Json, fields:
     disarm_template(once)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
+@tried(
     templates,
     decisions,
     st.sampled_from([None, False, True]),
     st.sampled_from([40, 10**6]),
     st.booleans(),
+    few=8,
+    many=120,
 )
 def test_a_file_in_any_style_says_what_was_armed_and_goes_back(
     plain: Json, options: ArmOptions, flow: bool | None, width: int, unicode: bool

@@ -8,8 +8,8 @@ from typing import Any
 
 import jsonpatch
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
+from many_examples import tried
 
 from sameshot.webhook.patch import difference
 
@@ -35,7 +35,7 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-@given(OBJECTS, OBJECTS)
+@tried(OBJECTS, OBJECTS, few=30, many=1000)
 def test_applied_by_another_implementation_it_gives_the_new_object(old: Any, new: Any) -> None:
     before = copy.deepcopy((old, new))
     patch = difference(old, new)
@@ -44,12 +44,12 @@ def test_applied_by_another_implementation_it_gives_the_new_object(old: Any, new
     assert exact(jsonpatch.JsonPatch(copy.deepcopy(patch)).apply(old)) == exact(new)
 
 
-@given(OBJECTS)
+@tried(OBJECTS, few=15, many=200)
 def test_the_same_object_needs_no_patch(thing: Any) -> None:
     assert difference(thing, copy.deepcopy(thing)) == []
 
 
-@given(st.lists(VALUES, min_size=1, max_size=4), st.integers(0, 4), VALUES)
+@tried(st.lists(VALUES, min_size=1, max_size=4), st.integers(0, 4), VALUES, few=15, many=200)
 def test_what_was_put_into_a_list_is_one_addition(items: list[Any], at: int, value: Any) -> None:
     at = min(at, len(items))
     patch = difference({"env": items}, {"env": [*items[:at], value, *items[at:]]})
