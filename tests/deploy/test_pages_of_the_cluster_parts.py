@@ -11,10 +11,12 @@ import pytest
 from kubernetes_objects import kustomized
 
 from sameshot.arm import labels
+from sameshot.cli.main import application
 from sameshot.webhook.desk import Limits
 from sameshot.webhook.server import WebhookConfig
 
 REPO = Path(__file__).parents[2]
+FIRST = REPO / "README.md"
 THREATS, WEBHOOK, README = (REPO / each for each in ("docs/threat-model.md", "docs/webhook.md", "deploy/README.md"))
 
 
@@ -71,7 +73,27 @@ def test_the_webhooks_page_says_the_numbers_and_names_that_hold() -> None:
     assert limits.body_within_s + limits.review_within_s < 2.0  # what an API server waits
 
 
-@pytest.mark.parametrize("page", [THREATS, WEBHOOK, README], ids=lambda page: page.name)
+def test_the_first_page_and_the_help_name_what_there_is_for_clusters() -> None:
+    section = FIRST.read_text().split("\n## On Kubernetes\n")[1].split("\n## ")[0]
+    offered = {command.name or command.callback.__name__ for command in application().registered_commands}
+    for command in ("arm", "webhook"):
+        assert f"`sameshot {command}`" in section
+        assert command in offered
+    assert "Not there yet: the operator, and coordinators in the cluster" in section
+
+
+@pytest.mark.parametrize("page", ["argo.md", "kfp.md"])
+def test_pages_of_engines_say_how_their_image_is_built(page: str) -> None:
+    text = (REPO / "docs" / page).read_text()
+    assert "](../deploy/containers/steps.Containerfile)" in text
+    assert re.search(r"podman build -f deploy/containers/steps\.Containerfile -t \S+/sameshot/steps:\d", text)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [FIRST, THREATS, WEBHOOK, README, REPO / "docs/arming.md"],
+    ids=lambda page: f"{page.parent.name}-{page.name}",
+)
 def test_folders_and_pages_that_are_named_are_there(page: Path) -> None:
     text = page.read_text()
     for folder in re.findall(r"(?:apply -k |`)(deploy/[\w/.-]+)", text):
