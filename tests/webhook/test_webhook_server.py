@@ -276,7 +276,7 @@ def test_a_review_without_a_stated_size_is_read_no_further_than_the_limit(tmp_pa
 def test_a_large_review_below_the_limit_is_answered(tmp_path: Path) -> None:
     async def scene() -> None:
         async with serving(tmp_path, limits=Limits(body_within_s=30.0, review_within_s=30.0)) as (_, client):
-            thing = pod(annotations={"big": "x" * (6 << 20)})
+            thing = pod(spec={"big": "x" * (6 << 20)})
             response, _ = await ask(client, thing)
             assert "patch" in response
 
