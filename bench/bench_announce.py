@@ -17,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "agent")]
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / "tests" / "support")]
 
 from agent_lab import Caller, Lab, a_lab, trace_of, write_large_trace  # noqa: E402
 

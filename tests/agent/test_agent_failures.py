@@ -17,7 +17,7 @@ import pytest
 from agent_lab import JOB, Lab, in_loop, trace_of, until
 
 from sameshot.agent.announce import discard_leftover
-from sameshot.agent.discovery import WorkerDir
+from sameshot.agent.discovery import FixedDirs, WorkerDir
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import to_proto
 from sameshot.manifest import Job, build, encode
@@ -192,7 +192,7 @@ async def test_a_trace_that_is_not_read_yet_still_needs_room_for_what_the_archiv
     free = 38_000_000
     async with lab.agent(free=lambda path: free) as caller:
 
-        async def never(*job: Any) -> Any:
+        async def never(*job: Any, owner: str) -> Any:
             await asyncio.Event().wait()
 
         monkeypatch.setattr(caller.agent.pool, "verify", never)
@@ -210,14 +210,10 @@ async def test_a_trace_that_is_not_read_yet_still_needs_room_for_what_the_archiv
 @in_loop
 async def test_windows_that_would_fill_a_pods_own_storage_are_refused(lab: Lab) -> None:
     """A pod above its ephemeral-storage limit is evicted, however much room the node has."""
-
-    class Pods:
-        def current(self) -> list[WorkerDir]:
-            return [WorkerDir(lab.dir, str(lab.dir), node="node-a", owner_uid=os.geteuid(), limit_bytes=50_000_000)]
-
+    where = WorkerDir(lab.dir, str(lab.dir), node="node-a", owner_uid=os.geteuid(), limit_bytes=50_000_000)
     one, two, three = (lab.worker(rank=rank, local_rank=rank) for rank in range(3))
     spec = CaptureSpec(duration_ms=100)  # 30 MB at the default rate
-    async with lab.agent(worker_dirs=Pods(), free=lambda path: 1 << 50) as caller:
+    async with lab.agent(worker_dirs=FixedDirs.of(where), free=lambda path: 1 << 50) as caller:
         await caller.dispatch(one, two, spec=spec)
         for worker in (one, two):
             fact = caller.answer[worker.target_id]

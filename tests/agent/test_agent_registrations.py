@@ -12,6 +12,8 @@ import msgspec
 import pytest
 from agent_lab import JOB, AWorker, Lab
 
+from sameshot.agent import registrations as registrations_module
+from sameshot.agent import safefs
 from sameshot.agent.discovery import FixedDirs, WorkerDir
 from sameshot.agent.registrations import FORGET_AFTER_S, Known, Registrations
 from sameshot.model import JobRef, Phase, Registration, Worker
@@ -124,19 +126,58 @@ def test_what_ended_long_ago_and_was_replaced_is_removed_and_the_last_one_in_its
 
 
 def test_the_node_knows_better_than_the_worker_where_it_runs(lab: Lab) -> None:
-    worker = lab.worker(node="elsewhere", pod="liar", pod_uid="u-9")
-
-    class Pods:
-        def current(self) -> list[WorkerDir]:
-            return [WorkerDir(lab.dir, "/sameshot", node="node-a", pod="true-pod", pod_uid="u-1")]
-
-    [known] = Registrations(Pods(), "node-a").all()
+    worker = lab.worker(node="elsewhere", pod="liar", job=JobRef("", "", ""))
+    job = JobRef("ml", "bert", "uid-7", 3)
+    [known] = Registrations(a_pod(lab, job=job), "node-a").all()
+    assert known.registration.job == job
     assert (known.registration.node, known.registration.pod, known.registration.pod_uid) == (
         "node-a",
         "true-pod",
         "u-1",
     )
     assert known.registration.uuid == worker.registration.uuid
+
+
+def test_a_registration_that_claims_another_pod_is_nobodys_and_is_reported_once(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    foreign, own = lab.worker(pod_uid="u-9"), lab.worker(pod_uid="u-1", local_rank=1)
+    registrations = Registrations(a_pod(lab), "node-a")
+    assert [known.registration.uuid for known in registrations.all()] == [own.registration.uuid]
+    registrations.all()
+    [said] = [record.getMessage() for record in caplog.records]
+    assert f"name='{foreign.registration.uuid}.json'" in said
+    assert "it claims to be of pod 'u-9', and lies in u-1" in said
+
+
+def test_what_lies_in_a_pod_of_another_job_is_not_even_opened(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.worker()
+    mine, other = JobRef("ml", "mine", "u-m"), JobRef("ml", "other", "u-o")
+    registrations = Registrations(a_pod(lab, job=other), "node-a")
+    assert len(registrations.of(other)) == 1
+    monkeypatch.setattr(safefs, "directory", lambda *_: pytest.fail("it was opened"))
+    assert registrations.of(mine) == []
+
+
+def test_a_flood_of_names_costs_a_bounded_look(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker = lab.worker()
+    for number in range(50):
+        (lab.dir / "workers" / f"junk-{number}.json").write_bytes(b"{" + b" " * 1000)
+    monkeypatch.setattr(registrations_module, "MAX_BYTES", 20_000)
+    assert len(read(lab)) <= 1
+    assert "larger than 20000 bytes in all" in caplog.text
+    monkeypatch.setattr(registrations_module, "MAX_NAMES", 10)
+    read(lab)
+    assert "10 names in all" in caplog.text
+    monkeypatch.undo()
+    assert list(read(lab)) == [worker.registration.uuid]
+
+
+def a_pod(lab: Lab, *, job: JobRef | None = None) -> FixedDirs:
+    """The lab's directory as if it had been found in a pod."""
+    return FixedDirs.of(WorkerDir(lab.dir, "/sameshot", node="node-a", pod="true-pod", pod_uid="u-1", job=job))
 
 
 def _plain(uid: str) -> Registration:

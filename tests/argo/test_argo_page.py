@@ -15,7 +15,8 @@ from sameshot_argo.composed import templates
 from sameshot_argo.objects import cluster_workflow_template, workflow_template
 from sameshot_argo.settings import Settings
 
-PAGE = (Path(__file__).parents[2] / "docs" / "argo.md").read_text()
+REPO = Path(__file__).parents[2]
+PAGE = (REPO / "docs" / "argo.md").read_text()
 INSTALLED = [workflow_template().to_dict(), cluster_workflow_template().to_dict()]
 BLOCKS = [each for block in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) for each in yaml.safe_load_all(block)]
 OBJECTS = [each for each in BLOCKS if each["apiVersion"].startswith("argoproj.io")]
@@ -61,7 +62,8 @@ def test_where_a_dag_is_above_captures_the_exit_hook_cancels_each_of_them() -> N
 
 
 def test_what_it_asks_of_the_image_and_of_the_controller_is_what_pods_need() -> None:
-    (image,) = re.findall(r"```dockerfile\n(.*?)```", PAGE, re.DOTALL)
+    (file,) = re.findall(r"podman build -f (\S+) -t \S+:\d", PAGE)
+    image = (REPO / file).read_text()
     assert re.findall(r"^USER (\d+)$", image, re.MULTILINE) == [str(Settings().run_as_user)]
     (controller,) = [each for each in BLOCKS if each["kind"] == "ConfigMap"]
     restricted = yaml.safe_load(controller["data"]["executor"])["securityContext"]

@@ -53,6 +53,16 @@ def test_an_uncovered_rank_is_a_failed_target_of_its_own() -> None:
     assert "Rank 1 of 3 never registered" in frozen.targets[1].fact.failure.detail
 
 
+def test_what_a_node_says_of_a_pod_in_which_nobody_registered_stands_in_the_failure() -> None:
+    told = "Pod ml/b is armed, but none of its 2 workers ever registered. Likely causes: …"
+    seen = [node("a", worker(rank=0, world_size=2)), msgspec.structs.replace(node("b"), unregistered=(told,) * 5)]
+    detail = freeze(seen).targets[1].fact.failure.detail
+    assert detail.startswith(f"Rank 1 of 2 never registered. {told} {told} {told} … and 2 more like these.")
+    nobody = freeze(seen[1:])
+    assert nobody.nobody is Nobody.NOT_ARMED
+    assert told in nobody.message
+
+
 def test_a_rank_whose_worker_died_keeps_its_identity() -> None:
     frozen = freeze([node("a", worker(rank=0, world_size=2), worker(rank=1, world_size=2, alive=False, pid=77))])
     dead = frozen.targets[1].fact

@@ -17,7 +17,8 @@ from hook_lab import environment, held, python, registrations, script, started, 
 from sameshot.errors import UsageError
 from sameshot.hook import PAYLOAD
 from sameshot.model import REGISTRATION_SCHEMA, BoundBy, JobRef, Phase, Registration
-from sameshot.profiler.broker import MAX_DIRECTORY_BYTES, Broker
+from sameshot.profiler.broker import Broker
+from sameshot.profiler.place import MAX_DIRECTORY_BYTES
 
 sys.path.insert(0, str(PAYLOAD))
 import _sameshot_arm as arm

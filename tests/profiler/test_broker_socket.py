@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from profiler_lab import JOB, Client, a_request, short_directory, until
 
 from sameshot.errors import InvalidSpec, SameshotError, UsageError
-from sameshot.profiler.broker import MAX_DIRECTORY_BYTES, Broker, remove_dead_clients
+from sameshot.profiler.broker import Broker
 from sameshot.profiler.daemon import CAPABILITIES, BackendName, TriggerStatus
 from sameshot.profiler.kineto_ipc import HEADER, Wants
+from sameshot.profiler.place import MAX_DIRECTORY_BYTES, remove_dead_clients
 
 
 @asynccontextmanager

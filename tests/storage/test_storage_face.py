@@ -99,6 +99,14 @@ def test_a_file_that_changed_after_verification_is_not_stored(storage: Storage, 
     assert path.exists()
 
 
+@pytest.mark.parametrize("size", [1000, TWO_PARTS])
+def test_a_file_without_an_end_is_not_read_for_ever(storage: Storage, size: int) -> None:
+    """As one is to which somebody still writes faster than it can be read."""
+    with pytest.raises(StorageError, match=r"it has \d+ bytes, .* were verified"):
+        asyncio.run(storage.put_file("trace", Path("/dev/zero"), size=size, sha256="0" * 64))
+    assert asyncio.run(storage.list()) == []
+
+
 def test_a_vanished_file_is_a_storage_error_naming_it(storage: Storage, tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"gone\.json"):
         asyncio.run(storage.put_file("trace", tmp_path / "gone.json", size=1, sha256="0" * 64))

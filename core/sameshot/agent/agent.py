@@ -50,6 +50,7 @@ log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 THREADS = 32
+MAX_UNREGISTERED = 100
 CLOSE_WITHIN_S = 5.0  # for a dispatch or a cancel that is being written down
 # An unfinished file of a window that is over is nobody's, once nothing was written to it for this long after the time
 # that the window itself takes; it is looked for so long.
@@ -120,6 +121,7 @@ class Agent:
         self.book.load()
         self.rates.load()
         self.pool.start()
+        await self.config.worker_dirs.start()
         await self.daemons.start()
         for capture in self.book:
             if capture.open_targets:
@@ -144,6 +146,7 @@ class Agent:
         await self.delivery.close()
         await self.pool.close()
         await self.daemons.close()
+        await self.config.worker_dirs.close()
         if self._spool_lock is not None:
             os.close(self._spool_lock)
 
@@ -162,6 +165,10 @@ class Agent:
             )
             for known in found
         ]
+
+    def unregistered(self, job: JobRef) -> list[str]:
+        """Of each place of this job on this node where somebody should have registered long ago: why, in words."""
+        return list(self.config.worker_dirs.unregistered(job))[:MAX_UNREGISTERED]
 
     async def accept(self, order: Order) -> Capture:
         """Accept a capture for this node and begin. Raises NoSuchJob for a job that has no worker here.
@@ -211,7 +218,9 @@ class Agent:
 
     async def check_job(self, job: JobRef) -> None:
         """Raise NoSuchJob unless this node has, or had, something to do with the job."""
-        if not self.book.knows_job(job) and not await asyncio.to_thread(self.registrations.of, job):
+        if self.book.knows_job(job) or any(where.job == job for where in self.config.worker_dirs.current()):
+            return
+        if not await asyncio.to_thread(self.registrations.of, job):
             raise NoSuchJob(f"No worker of {job} (uid {job.uid[:60]}) is known on node {self.config.node}.")
 
     async def _take_back(self, capture: Capture, only: Set[str] | None = None) -> None:
@@ -272,6 +281,7 @@ class Agent:
             destination=target.raw,
             announce_by_ns=capture.record.announce_by_ns,
             give_up_at_ns=capture.record.announce_by_ns + int(self.config.late_look_s * 1e9),
+            most_bytes=self.rates.most_bytes(capture.record.job, capture.record.spec) if accepted.owner else None,
         )
 
     def _hand_over(self, sighting: Sighting) -> None:

@@ -46,6 +46,7 @@ class Watch(msgspec.Struct, frozen=True):
     destination: Path
     announce_by_ns: int  # CLOCK_REALTIME, like the next: a file that can't be taken is given up then
     give_up_at_ns: int  # until then a file that was not seen may still come
+    most_bytes: int | None = None  # a larger file is no trace of this window; it stays where its owner must pay for it
 
     @property
     def key(self) -> tuple[str, str]:
@@ -211,6 +212,7 @@ def take(watch: Watch) -> int | None:
             safefs.held(source, watch.file_name) as seen,
         ):
             safefs.check_regular(seen, owner_uid=watch.uid)
+            _check_size(watch, seen)
             return _move(watch, source, seen)
     except FileNotFoundError:
         return None
@@ -232,10 +234,27 @@ def _move(watch: Watch, source: int, seen: os.stat_result) -> int:
         moved = os.lstat(name, dir_fd=spool)
         # Between the look and the move the worker may have put something else there. A rename follows no link, so
         # nothing happened to what it may have pointed at; but it must not pass for a trace.
-        if not os.path.samestat(seen, moved):
-            os.rename(name, f"{name}.refused", src_dir_fd=spool, dst_dir_fd=spool)
-            raise safefs.Unsafe("the file was exchanged while it was being taken")
+        try:
+            if not os.path.samestat(seen, moved):
+                raise safefs.Unsafe("the file was exchanged while it was being taken")
+            _check_size(watch, moved)
+        except safefs.Unsafe:
+            _give_back(name, spool, source)
+            raise
         return moved.st_size
+
+
+def _check_size(watch: Watch, status: os.stat_result) -> None:
+    if watch.most_bytes is not None and status.st_size > watch.most_bytes:
+        raise safefs.Unsafe(f"it is {status.st_size} bytes long, and no window like this one fills that much")
+
+
+def _give_back(name: str, spool: int, source: int) -> None:
+    """To where it came from, under a name that nobody can have taken. In the spool it would count for nobody."""
+    try:
+        os.rename(name, f".refused-{os.urandom(8).hex()}", src_dir_fd=spool, dst_dir_fd=source)
+    except OSError:
+        os.rename(name, f"{name}.refused", src_dir_fd=spool, dst_dir_fd=spool)
 
 
 def is_alive(watch: Watch) -> bool:

@@ -7,12 +7,16 @@ out of `<namespace>/<job>/<attempt>/<capture_id>/`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from weakref import WeakValueDictionary
 
+from sameshot.agent import safefs
 from sameshot.agent.capturebook import Capture, Target, Verified
 from sameshot.errors import AlreadyExists, StorageError, UsageError
 from sameshot.manifest import decode, manifest_key
@@ -35,6 +39,8 @@ class Archive:
     def __init__(self, storage: Storage, uploads: int) -> None:
         self._storage = storage
         self._gate = asyncio.Semaphore(max(1, uploads))
+        # One pod has one upload at a time: another pod's need not wait until all of its large ones are through.
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def put_trace(
         self, capture: Capture, target: Target, verified: Verified, *, deadline: float, late_start: bool
@@ -46,7 +52,12 @@ class Archive:
         suffix = ".gz" if verified.encoding is Encoding.GZIP else ""
         uri = f"{_rank_folder(target)}/trace.json{suffix}"
         await self._put(
-            f"{_prefix(capture)}/{uri}", target.stored, verified.stored_size, verified.stored_sha256, deadline=deadline
+            f"{_prefix(capture)}/{uri}",
+            target.stored,
+            verified.stored_size,
+            verified.stored_sha256,
+            deadline=deadline,
+            owner=target.accepted.owner,
         )
         return Artifact(
             uri=uri,
@@ -72,7 +83,14 @@ class Archive:
         # The trace is there: columns are not worth waiting for until its deadline.
         deadline = min(deadline, time.monotonic() + COLUMNS_ALLOWANCE_S + columns.size / COLUMNS_BYTES_PER_S)
         try:
-            await self._put(key, target.columns, columns.size, columns.sha256, deadline=deadline)
+            await self._put(
+                key,
+                target.columns,
+                columns.size,
+                columns.sha256,
+                deadline=deadline,
+                owner=target.accepted.owner,
+            )
         except StorageError as error:
             log.warning("no columns key=%s why=%r; the trace is archived", key, str(error))
             return None
@@ -80,9 +98,17 @@ class Archive:
 
     async def put_raw(self, capture: Capture, target: Target, *, deadline: float) -> RawBytes:
         """Upload a trace that failed verification exactly as it is."""
-        size, sha256 = await asyncio.to_thread(_measure, target.raw)
         uri = f"failed/{target.slug}/raw"
-        await self._put(f"{_prefix(capture)}/{uri}", target.raw, size, sha256, deadline=deadline)
+        try:
+            held = await asyncio.to_thread(safefs.hold_open, target.raw)
+        except OSError as error:
+            raise StorageError(f"They can't be read: {error}") from error
+        try:
+            size, sha256 = await asyncio.to_thread(_measure, target.raw, target.fact.announced_bytes)
+            key, owner = f"{_prefix(capture)}/{uri}", target.accepted.owner
+            await self._put(key, target.raw, size, sha256, deadline=deadline, owner=owner)
+        finally:
+            os.close(held)
         return RawBytes(uri=uri, size=size, sha256=sha256)
 
     async def publish(self, job: JobRef, capture_id: str, manifest: bytes) -> tuple[str, bool]:
@@ -106,8 +132,9 @@ class Archive:
             return self._storage.uri(key), True
         return self._storage.uri(key), False
 
-    async def _put(self, key: str, path: Path, size: int, sha256: str, *, deadline: float) -> None:
-        async with self._gate:
+    async def _put(self, key: str, path: Path, size: int, sha256: str, *, deadline: float, owner: str = "") -> None:
+        turn = self._turns.setdefault(owner, asyncio.Lock()) if owner else contextlib.nullcontext()
+        async with turn, self._gate:
             await insist(
                 lambda left: self._storage.put_file(key, path, size=size, sha256=sha256, deadline_s=left),
                 deadline=deadline,
@@ -145,7 +172,11 @@ def _rank_folder(target: Target) -> str:
     return f"rank-{registration.rank}-{registration.uuid[:8]}"
 
 
-def _measure(path: Path) -> tuple[int, str]:
+def _measure(path: Path, announced: int | None) -> tuple[int, str]:
+    """Size and digest. Raises StorageError for a file that grew since it was taken: it would never end."""
     with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if announced is not None and size > announced:
+            raise StorageError(f"It was announced with {announced} bytes, has {size} by now, and is still written to.")
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return file.tell(), digest

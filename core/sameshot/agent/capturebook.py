@@ -71,6 +71,11 @@ class Accepted(msgspec.Struct, frozen=True):
     gid: int = -1
 
     @property
+    def owner(self) -> str:
+        """The pod that its bytes come from, so that one pod's can't hold up another's; empty on a single machine."""
+        return self.path if self.path != self.worker_path else ""
+
+    @property
     def output_parts(self) -> tuple[str, ...]:
         """Where this target's trace appears below the captures' own folder: container, local rank."""
         assert self.registration is not None

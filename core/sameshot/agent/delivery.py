@@ -132,7 +132,7 @@ class Delivery:
         while True:
             try:
                 async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                    return await self._pool.verify(job, size)
+                    return await self._pool.verify(job, size, owner=target.accepted.owner)
             except TimeoutError:
                 detail = f"Reading its {size} bytes did not end within its allowance. {_kept(target)}"
                 raise _GivenUp(FailureReason.VERIFY_TIMEOUT, detail) from None

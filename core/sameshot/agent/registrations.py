@@ -15,6 +15,7 @@ import os
 import re
 import struct
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -26,9 +27,13 @@ from sameshot.errors import InvalidSpec
 from sameshot.model import REGISTRATION_SCHEMA, JobRef, Phase, Registration, Worker, check_name
 
 MAX_REGISTRATION_BYTES = 64 << 10
-MAX_ENTRIES = 4096  # of one directory; a worker that writes more only harms itself
+MAX_ENTRIES = 4096  # registrations of one directory; a worker that writes more only harms itself
+MAX_NAMES = 4 * MAX_ENTRIES  # names looked at: locks, and drafts of what is being written
+MAX_BYTES = 16 << 20  # of all registrations of one directory; a real one has 1 kB
 WORKERS = "workers"
 FORGET_AFTER_S = 3_600.0
+MAX_REMEMBERED = 10_000
+MAX_REPORTED, MAX_REPORTED_DIRS = 50, 1_000
 
 _UUID = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 # struct flock of 64-bit Linux (fcntl(2)): l_type, l_whence, l_start, l_len, l_pid; OFD requests want l_pid 0.
@@ -64,35 +69,43 @@ class Registrations:
         self._dirs = dirs
         self._node = node
         self._clock = clock
-        self._reported: set[tuple[str, str]] = set()
+        self._reported: OrderedDict[str, set[str]] = OrderedDict()  # directory → names that were reported
         self._ended_since: dict[str, float] = {}  # uuid → when it was first seen dead
 
     def all(self) -> list[Known]:
         """Every readable registration of this node, dead ones too, newest first within one logical worker."""
-        found = judge(known for where in self._dirs.current() for known in self._read_dir(where))
-        self._forget(found)
-        return found
+        return self._in(self._dirs.current())
 
     def of(self, job: JobRef) -> list[Known]:
-        return [known for known in self.all() if known.registration.job == job]
+        """The same of one job. Directories of other jobs are not even looked into: they can't slow this one down."""
+        mine = [where for where in self._dirs.current() if where.job is None or where.job == job]
+        return [known for known in self._in(mine) if known.registration.job == job]
+
+    def _in(self, dirs: Sequence[WorkerDir]) -> list[Known]:
+        found = judge(known for where in dirs for known in self._read_dir(where))
+        self._forget(found)
+        return found
 
     def _forget(self, found: Sequence[Known]) -> None:
         """Remove the files of workers that ended long ago and were replaced since; a restarted job leaves many.
 
         The last one in its place stays: it names who is missing.
         """
-        now, earlier = self._clock(), self._ended_since
-        self._ended_since = {
-            known.registration.uuid: earlier.get(known.registration.uuid, now)
-            for known in found
-            if not known.worker.alive
-        }
+        now, ended = self._clock(), self._ended_since
+        for known in found:
+            if known.worker.alive:
+                ended.pop(known.registration.uuid, None)
+            else:
+                ended.setdefault(known.registration.uuid, now)
+        while len(ended) > MAX_REMEMBERED:
+            del ended[next(iter(ended))]
         places: set[tuple[Any, ...]] = set()
         for known in found:
             uuid, place = known.registration.uuid, _logical_worker(known)
-            if place in places and now - self._ended_since.get(uuid, now) > FORGET_AFTER_S:
+            if place in places and now - ended.get(uuid, now) > FORGET_AFTER_S:
                 with contextlib.suppress(OSError, safefs.Unsafe), safefs.directory(known.where.path, WORKERS) as fd:
                     if not read_lock(fd, uuid, owner_uid=known.uid).held:
+                        ended.pop(uuid, None)
                         os.unlink(f"{uuid}.json", dir_fd=fd)
                         os.unlink(f"{uuid}.lock", dir_fd=fd)
             places.add(place)
@@ -100,43 +113,67 @@ class Registrations:
     def _read_dir(self, where: WorkerDir) -> Iterable[Known]:
         try:
             with safefs.directory(where.path, WORKERS) as fd:
-                names = sorted(name for name in os.listdir(fd) if name.endswith(".json"))
-                if len(names) > MAX_ENTRIES:
-                    self._refuse(where, WORKERS, f"{len(names)} registrations; only {MAX_ENTRIES} are read")
-                    names = names[:MAX_ENTRIES]
-                return [known for name in names if (known := self._read(fd, where, name)) is not None]
+                names, more = _names(fd)
+                if more:
+                    self._refuse(where, WORKERS, f"more than {MAX_ENTRIES} registrations, or {MAX_NAMES} names in all")
+                found, left = [], MAX_BYTES
+                for name in names:
+                    known, size = self._read(fd, where, name)
+                    left -= size
+                    if left < 0:
+                        self._refuse(where, WORKERS, f"its registrations are larger than {MAX_BYTES} bytes in all")
+                        break
+                    if known is not None:
+                        found.append(known)
+                return found
         except FileNotFoundError:
             return []
         except (OSError, safefs.Unsafe) as error:
             self._refuse(where, WORKERS, str(error))
             return []
 
-    def _read(self, dir_fd: int, where: WorkerDir, name: str) -> Known | None:
+    def _read(self, dir_fd: int, where: WorkerDir, name: str) -> tuple[Known | None, int]:
+        """(the registration, None for one that is refused or gone; bytes that were read for it)."""
+        data = b""
         try:
             data, status = safefs.read_small(dir_fd, name, limit=MAX_REGISTRATION_BYTES, owner_uid=where.owner_uid)
             registration = _decode(data, name.removesuffix(".json"))
             registration = self._with_own_knowledge(registration, where)
             lock = read_lock(dir_fd, registration.uuid, owner_uid=status.st_uid)
         except FileNotFoundError:
-            return None  # it went away between the listing and now
+            return None, len(data)  # it went away between the listing and now
         except (OSError, safefs.Unsafe, InvalidSpec, msgspec.MsgspecError) as error:
             self._refuse(where, name, str(error))
-            return None
+            return None, len(data)
         alive, note = is_alive(registration, lock)
-        return Known(Worker(registration, alive=alive, note=note), where, status.st_uid, status.st_gid)
+        known = Known(Worker(registration, alive=alive, note=note), where, status.st_uid, status.st_gid)
+        return known, len(data)
 
     def _with_own_knowledge(self, registration: Registration, where: WorkerDir) -> Registration:
-        """A process may be mistaken, or lie, about where it runs; whoever found the directory knows."""
-        return msgspec.structs.replace(
-            registration,
-            node=where.node or registration.node or self._node,
-            pod=where.pod or registration.pod,
-            pod_uid=where.pod_uid or registration.pod_uid,
+        """A process may be mistaken, or lie, about where it runs; whoever found the directory knows.
+
+        One that claims to be in another pod than the one it lies in was carried there: it is nobody's here.
+        """
+        if where.pod_uid is not None and registration.pod_uid not in (None, where.pod_uid):
+            raise InvalidSpec(f"it claims to be of pod {registration.pod_uid[:60]!r}, and lies in {where.pod_uid}")
+        return _check_names(
+            msgspec.structs.replace(
+                registration,
+                node=where.node or registration.node or self._node,
+                pod=where.pod or registration.pod,
+                pod_uid=where.pod_uid or registration.pod_uid,
+                job=where.job or registration.job,
+            )
         )
 
     def _refuse(self, where: WorkerDir, name: str, why: str) -> None:
-        if (str(where.path), name) not in self._reported and len(self._reported) < 10_000:
-            self._reported.add((str(where.path), name))
+        """Say it once; of one directory only so often, and without an end for nobody else."""
+        said = self._reported.setdefault(str(where.path), set())
+        self._reported.move_to_end(str(where.path))
+        while len(self._reported) > MAX_REPORTED_DIRS:
+            self._reported.popitem(last=False)
+        if name not in said and len(said) < MAX_REPORTED:
+            said.add(name)
             log.warning("registration refused dir=%s name=%r why=%r", where.path, name[:80], why)
 
 
@@ -146,9 +183,6 @@ def _decode(data: bytes, expected_uuid: str) -> Registration:
         raise InvalidSpec(f"its schema is {registration.schema[:60]!r}, this agent reads {REGISTRATION_SCHEMA}")
     if registration.uuid != expected_uuid or not _UUID.fullmatch(registration.uuid):
         raise InvalidSpec("its uuid is not its file's name")
-    check_name(registration.container, "Container")
-    check_name(registration.job.namespace, "Namespace")
-    check_name(registration.job.name, "Job")
     for number, what in (
         (registration.rank, "rank"),
         (registration.local_rank, "local rank"),
@@ -159,6 +193,25 @@ def _decode(data: bytes, expected_uuid: str) -> Registration:
     if not 0 <= registration.job.attempt < 2**31 or not 0 <= registration.kineto_job_id < 2**63:
         raise InvalidSpec("its attempt or Kineto job id is out of range")
     return registration
+
+
+def _check_names(registration: Registration) -> Registration:
+    check_name(registration.container, "Container")
+    check_name(registration.job.namespace, "Namespace")
+    check_name(registration.job.name, "Job")
+    return registration
+
+
+def _names(dir_fd: int) -> tuple[list[str], bool]:
+    """(names of registrations, at most `MAX_ENTRIES`; whether there may be more)."""
+    names: list[str] = []
+    with os.scandir(dir_fd) as entries:
+        for seen, entry in enumerate(entries):
+            if seen >= MAX_NAMES or len(names) >= MAX_ENTRIES:
+                return sorted(names), True
+            if entry.name.endswith(".json") and not entry.name.startswith("."):
+                names.append(entry.name)
+    return sorted(names), False
 
 
 def read_lock(dir_fd: int, uuid: str, *, owner_uid: int | None) -> Lock:

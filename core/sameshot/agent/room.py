@@ -30,6 +30,10 @@ DEFAULT_BYTES_PER_MS = 300_000.0
 # which Kineto does not do, is stored as it is and so counted too low.
 _STORED_SHARE = {Encoding.GZIP: 1 / 8, Encoding.IDENTITY: 1.0}
 _COLUMNS_SHARE = 1 / 16
+# A file that is larger than this many times what its window could be expected to write is not taken from a pod: in the
+# spool it would no longer count for the pod that wrote it.
+BEYOND_REASON = 4
+REASONABLE_BYTES = 1 << 30  # is never too much
 MAX_RATES = 1_000  # kinds of captures of all jobs that this node remembers
 
 
@@ -57,6 +61,11 @@ class Rates:
     def bytes_per_ms(self, job: JobRef, spec: CaptureSpec) -> float:
         known = self._rates.get(_key(job, spec))
         return DEFAULT_BYTES_PER_MS if known is None else known.bytes_per_ms
+
+    def most_bytes(self, job: JobRef, spec: CaptureSpec) -> int:
+        """More than any trace of such a window may have."""
+        rate = max(DEFAULT_BYTES_PER_MS, self.bytes_per_ms(job, spec))
+        return max(REASONABLE_BYTES, int(BEYOND_REASON * rate * spec.duration_ms))
 
     def learn(self, record: CaptureRecord, size: int) -> None:
         """Remember the largest rank of the last capture. Losing this file costs nothing but precision."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
@@ -118,6 +118,18 @@ def open_regular(dir_fd: int, name: str, *, owner_uid: int | None) -> int:
     return fd
 
 
+def hold_open(path: str | Path) -> int:
+    """A read descriptor of a file in the spool that may still belong to the pod's user; raises OSError at once.
+
+    Its owner may hold a lease on it (fcntl(2)), and then whoever opens it waits for up to 45 s. While this descriptor
+    is open nobody can take one, so others may open the file without care.
+    """
+    try:
+        return os.open(path, _READ)
+    except BlockingIOError:
+        raise BlockingIOError(errno.EAGAIN, "its owner holds a lease on it", str(path)) from None
+
+
 def check_regular(status: os.stat_result, *, owner_uid: int | None) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise Unsafe(f"it is a {kind_of(status.st_mode)}, not a regular file")
@@ -169,7 +181,7 @@ def _below(fd: int, part: str) -> int:
     try:
         if not is_plain_name(part):
             raise Unsafe(f"{part!r} is not a plain directory name")
-        return os.open(part, _DIRECTORY, dir_fd=fd)
+        return os.open(part, DIRECTORY, dir_fd=fd)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise Unsafe(f"{part!r} on the way there is not a directory") from None

@@ -34,6 +34,7 @@ class AgentService(sameshot_pb2_grpc.AgentServicer):
             version=sameshot.__version__,
             backend=config.backend.value,
             poll_interval_s=config.poll_interval_s,
+            unregistered=self._agent.unregistered(_job(request.job)),
         )
         for worker in workers:
             to_proto(worker, answer.workers.add())

@@ -2,6 +2,10 @@
 
 Every trace has an allowance by its own size (`states.allowance_s`), so a small one can't wait for minutes until large
 ones have been read: while all processes read large files, the spare one takes the small ones.
+
+On a node of a cluster traces come from pods that know nothing of each other. One pod never has all processes, the
+pod for which the least time was spent comes first, and a reading that takes far longer than its size explains is ended;
+the spare one does not wait for that. However odd the files of one pod are, those of another come through.
 A process that dies while it reads is replaced and its file is read once more, this time without making columns; if the
 second one dies too, the file (or the machine) is the reason. A reading that nobody waits for any longer is ended at
 once.
@@ -11,11 +15,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import logging
 import os
 import signal
 import sys
+import time
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,12 +34,24 @@ log = logging.getLogger(__name__)
 
 TRIES = 2
 SMALL = 32 << 20  # read within seconds
+# How long one reading of a pod's file may take: a packed file can hold any number of bytes, and one that is still
+# written to has no end.
+BUDGET_FIXED_S, BUDGET_BYTES_PER_S = 30.0, 4e6
+SLOW_FIXED_S = 5.0
 IDLE_S = 60.0  # a process without work gives its memory back to the training node
 _LINE_LIMIT = 1 << 20
 
 
 class VerifierBroke(SameshotError):
     """The reading process died, or reported a fault of its own, more than once."""
+
+
+class _Waiting(msgspec.Struct):
+    size: int
+    number: int
+    job: Job
+    owner: str
+    result: asyncio.Future[Verified]
 
 
 class VerifyPool:
@@ -48,7 +65,9 @@ class VerifyPool:
         self._regular = [_Slot(tuple(command or own)) for _ in range(max(1, workers))]
         self._spare = _Slot(tuple(command or own))
         self._slots = [*self._regular, self._spare]
-        self._waiting: list[tuple[int, int, Job, asyncio.Future[Verified]]] = []  # a heap
+        self._waiting: list[_Waiting] = []
+        self._used: dict[str, float] = {}  # owner → seconds spent on its files since the last time nobody waited
+        self._nudging: asyncio.Task[None] | None = None
         self._changed = asyncio.Condition()
         self._count = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -59,6 +78,8 @@ class VerifyPool:
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+        if self._nudging is not None:
+            self._nudging.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for slot in self._slots:
             await slot.stop()
@@ -75,12 +96,15 @@ class VerifyPool:
     def pids(self) -> list[int]:
         return [pid for slot in self._slots if (pid := slot.pid) is not None]
 
-    async def verify(self, job: Job, size: int) -> Verified:
-        """Raises TraceError (the trace is bad), OSError (the disk is full), VerifierBroke. Cancelling ends the work."""
+    async def verify(self, job: Job, size: int, *, owner: str = "") -> Verified:
+        """Raises TraceError (the trace is bad), OSError (the disk is full), VerifierBroke. Cancelling ends the work.
+
+        `owner` is the pod that it comes from, empty on a single machine; of a pod TimeoutError, too.
+        """
         result: asyncio.Future[Verified] = asyncio.get_running_loop().create_future()
         self._count += 1
         async with self._changed:
-            heapq.heappush(self._waiting, (size, self._count, job, result))
+            self._waiting.append(_Waiting(size, self._count, job, owner, result))
             self._changed.notify_all()
         try:
             return await result
@@ -90,32 +114,64 @@ class VerifyPool:
     async def _serve(self, slot: _Slot) -> None:
         while True:
             try:
-                job, result = await self._next(slot)
+                one = await self._next(slot)
             except TimeoutError:
                 await slot.stop()
                 continue
+            budget_s = BUDGET_FIXED_S + one.size / BUDGET_BYTES_PER_S if one.owner else None
             try:
-                await self._read(slot, job, result)
+                async with asyncio.timeout(budget_s):
+                    await self._read(slot, one.job, one.result)
+            except TimeoutError:
+                log.warning("verifying given up path=%s after %.0f s", one.job.path, budget_s or 0)
+                await slot.abandon(one.job)
+                if not one.result.done():
+                    one.result.set_exception(TimeoutError())
             except Exception as error:  # a slot must survive whatever one file does to it
-                log.exception("verifying failed path=%s", job.path)
-                if not result.done():
-                    result.set_exception(VerifierBroke(f"{type(error).__name__}: {error}"))
+                log.exception("verifying failed path=%s", one.job.path)
+                if not one.result.done():
+                    one.result.set_exception(VerifierBroke(f"{type(error).__name__}: {error}"))
 
-    async def _next(self, slot: _Slot) -> tuple[Job, asyncio.Future[Verified]]:
-        """The smallest waiting file that this slot may take; TimeoutError when there was none for `IDLE_S`."""
+    async def _next(self, slot: _Slot) -> _Waiting:
+        """The waiting file that this slot should read next; TimeoutError when there was none for `IDLE_S`."""
         async with asyncio.timeout(IDLE_S), self._changed:
-            slot.reading = 0
-            await self._changed.wait_for(lambda: self._may_take(slot))
-            slot.reading, _, job, result = heapq.heappop(self._waiting)
+            self._account(slot)
+            self._changed.notify_all()  # its owner's next file may be read now
+            await self._changed.wait_for(lambda: self._choose(slot) is not None)
+            one = self._choose(slot)
+            assert one is not None
+            self._waiting.remove(one)
+            slot.reading, slot.owner, slot.since = one.size, one.owner, time.monotonic()
+            if one.owner:
+                asyncio.get_running_loop().call_later(_slow_after_s(one.size), self._nudge)
             self._changed.notify_all()  # the spare one may have to step in
-            return job, result
+            return one
 
-    def _may_take(self, slot: _Slot) -> bool:
+    def _account(self, slot: _Slot) -> None:
+        if slot.owner:
+            self._used[slot.owner] = self._used.get(slot.owner, 0.0) + time.monotonic() - slot.since
+        slot.reading, slot.owner = 0, ""
         if not self._waiting:
-            return False
-        if slot is not self._spare:
-            return True
-        return self._waiting[0][0] <= SMALL and all(other.reading > SMALL for other in self._regular)
+            self._used.clear()
+
+    def _choose(self, slot: _Slot) -> _Waiting | None:
+        """Smallest first; of pods, that for which the least time was spent, and none that has its share already."""
+        if slot is self._spare and not all(other.holds_up(time.monotonic()) for other in self._regular):
+            return None
+        served = Counter(other.owner for other in self._slots if other.owner)
+        most = max(1, len(self._regular) - 1)  # one is left for the others
+        ready = [
+            one for one in self._waiting if served[one.owner] < most and (slot is not self._spare or one.size <= SMALL)
+        ]
+        return min(ready, key=lambda one: (self._used.get(one.owner, 0.0), one.size, one.number), default=None)
+
+    def _nudge(self) -> None:
+        """A reading goes on for long: the spare one may have to step in."""
+        self._nudging = asyncio.create_task(self._notify())
+
+    async def _notify(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
 
     async def _read(self, slot: _Slot, job: Job, result: asyncio.Future[Verified]) -> None:
         trouble, wanted = "", job.columns
@@ -126,10 +182,13 @@ class VerifyPool:
                 job = msgspec.structs.replace(job, columns="")
             asked = asyncio.create_task(slot.ask(job))
             either: set[asyncio.Future[Any]] = {asked, result}
-            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            finally:  # also where its time is over
+                if not asked.done():
+                    asked.cancel()
+                    await asyncio.gather(asked, return_exceptions=True)
             if result.done():
-                asked.cancel()
-                await asyncio.gather(asked, return_exceptions=True)
                 await slot.abandon(job)  # it is in the middle of a file that nobody wants any more
                 return
             try:
@@ -163,9 +222,15 @@ class _Slot:
 
     def __init__(self, command: tuple[str, ...]) -> None:
         self.reading = 0  # bytes of the file that it reads now
+        self.owner = ""  # whose file that is
+        self.since = 0.0  # when it began (monotonic clock)
         self._command = command
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
+
+    def holds_up(self, now: float) -> bool:
+        """Whether small files should not wait for it: it reads a large one, or has been reading for far too long."""
+        return self.reading > SMALL or (bool(self.owner) and now - self.since >= _slow_after_s(self.reading))
 
     @property
     def pid(self) -> int | None:
@@ -211,6 +276,10 @@ class _Slot:
         with contextlib.suppress(ProcessLookupError):
             process.kill()  # it holds nothing that a half-written scratch file would harm
         await process.wait()
+
+
+def _slow_after_s(size: int) -> float:
+    return SLOW_FIXED_S + size / BUDGET_BYTES_PER_S
 
 
 def _ending(code: int) -> str:

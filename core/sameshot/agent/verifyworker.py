@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from sameshot.agent import safefs
 from sameshot.agent.capturebook import Verified
 from sameshot.errors import TraceError
 from sameshot.model import BoundBy, Encoding
@@ -71,7 +72,9 @@ def scratch_of(job: Job, pid: int) -> tuple[Path, Path]:
 
 def do(job: Job) -> Answer:
     scratch, columns_scratch = scratch_of(job, os.getpid())
+    held = -1
     try:
+        held = safefs.hold_open(job.path)
         stored = verify_and_store(
             Path(job.path),
             Expectation(registration=job.registration, rank=job.rank, bound_by=job.bound_by),
@@ -107,6 +110,8 @@ def do(job: Job) -> Answer:
     except Exception as error:  # the agent decides what a broken reader means for the trace
         return Answer(trouble=f"{type(error).__name__}: {error}")
     finally:
+        if held >= 0:
+            os.close(held)
         for path in (scratch, columns_scratch):
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -414,18 +414,20 @@ class ListWorkersRequest(_message.Message):
     def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ...) -> None: ...
 
 class ListWorkersResponse(_message.Message):
-    __slots__ = ("node", "version", "backend", "poll_interval_s", "workers")
+    __slots__ = ("node", "version", "backend", "poll_interval_s", "workers", "unregistered")
     NODE_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BACKEND_FIELD_NUMBER: _ClassVar[int]
     POLL_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     WORKERS_FIELD_NUMBER: _ClassVar[int]
+    UNREGISTERED_FIELD_NUMBER: _ClassVar[int]
     node: str
     version: str
     backend: str
     poll_interval_s: float
     workers: _containers.RepeatedCompositeFieldContainer[Worker]
-    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., backend: _Optional[str] = ..., poll_interval_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[Worker, _Mapping]]] = ...) -> None: ...
+    unregistered: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[str] = ..., version: _Optional[str] = ..., backend: _Optional[str] = ..., poll_interval_s: _Optional[float] = ..., workers: _Optional[_Iterable[_Union[Worker, _Mapping]]] = ..., unregistered: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DispatchTarget(_message.Message):
     __slots__ = ("target_id", "registration")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # processes that read traces import this module again, and ru
 
 COMMANDS = {
     "run": "run",
+    "arm": "arm",
     "jobs": "jobs",
     "workers": "jobs",
     "capture": "capture",
@@ -35,6 +36,7 @@ COMMANDS = {
     "demo": "demo",
     "agent": "services",
     "coordinator": "services",
+    "webhook": "webhook",
 }
 """Each command and the module of `sameshot.cli` that has it: a command costs its own imports and no other's."""
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from sameshot.cli.run import ARCHIVE_HELP, read_policy, resolved
+from sameshot.errors import UsageError
 from sameshot.model import Encoding, JobRef
 from sameshot.profiler.daemon import BackendName
 
@@ -32,7 +33,8 @@ EndOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     app.command(
-        epilog="Example: sameshot agent --node a --dir /tmp/ss/n0 --spool /tmp/ss/spool --archive /data/traces"
+        epilog="Examples: sameshot agent --node a --dir /tmp/ss/n0 --spool /tmp/ss/spool --archive /data/traces; on a "
+        "node of a cluster: sameshot agent --node $NODE --kubelet-root /var/lib/kubelet --archive s3://traces"
     )(agent)
     app.command(
         epilog="Example: sameshot coordinator --name bert --uid 1 --agent 127.0.0.1:7001 --archive /data/traces"
@@ -41,9 +43,31 @@ def register(app: typer.Typer) -> None:
 
 def agent(
     node: Annotated[str, typer.Option(help="This node's name.")],
-    directory: Annotated[list[Path], typer.Option("--dir", help="A $SAMESHOT_DIR of this node, repeatable.")],
-    spool: Annotated[Path, typer.Option(help="For finished traces; on the same mount as --dir.")],
     archive: Annotated[str, typer.Option(help=ARCHIVE_HELP)],
+    directory: Annotated[
+        list[Path] | None,
+        typer.Option("--dir", help="A $SAMESHOT_DIR of this node, repeatable.", show_default=False),
+    ] = None,
+    kubelet_root: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of --dir: serve the armed pods of this node; where the kubelet keeps them.",
+            show_default=False,
+        ),
+    ] = None,
+    spool: Annotated[
+        Path | None,
+        typer.Option(
+            help="For finished traces; on the same mount as --dir. Default below --kubelet-root: sameshot-spool.",
+            show_default=False,
+        ),
+    ] = None,
+    api_server: Annotated[
+        str | None,
+        typer.Option(help="With --kubelet-root, outside of a pod: https://host:port.", show_default=False),
+    ] = None,
+    api_token_file: Annotated[Path | None, typer.Option(help="With --api-server.", show_default=False)] = None,
+    api_ca_file: Annotated[Path | None, typer.Option(help="With --api-server.", show_default=False)] = None,
     listen: ListenOption = "127.0.0.1:0",
     address_file: AddressFileOption = None,
     backend: Annotated[BackendName, typer.Option(help="What stands between this node and Kineto.")] = (
@@ -59,12 +83,29 @@ def agent(
 ) -> None:
     """Serve one node: registrations, dispatch, announce, verify, archive."""
     from sameshot.agent.config import AgentConfig
-    from sameshot.agent.discovery import FixedDirs
+    from sameshot.agent.discovery import FixedDirs, WorkerDirs
+    from sameshot.agent.kubeapi import KubeApi
+    from sameshot.agent.poddirs import PodDirs
     from sameshot.agent.server import serve
 
+    dirs: WorkerDirs
+    if kubelet_root is not None and not directory:
+        if backend is not BackendName.BROKER:
+            raise UsageError("In pods only the back end broker serves: a stock daemon can't reach their sockets.")
+        spool = spool or kubelet_root / "sameshot-spool"
+        api = (
+            KubeApi(api_server, token_file=api_token_file, ca_file=api_ca_file)
+            if api_server is not None
+            else KubeApi.in_cluster()
+        )
+        dirs = PodDirs(api, node=node, root=kubelet_root, spool=spool)
+    elif directory and kubelet_root is None and spool is not None:
+        dirs = FixedDirs(*directory, node=node)
+    else:
+        raise UsageError("Say whom to serve: --dir (with --spool), or --kubelet-root.")
     config = AgentConfig(
         node=node,
-        worker_dirs=FixedDirs(*directory, node=node),
+        worker_dirs=dirs,
         spool=spool,
         archive=resolved(archive),
         listen=listen,
@@ -75,7 +116,7 @@ def agent(
         columns=columns,
         verify_workers=verify_workers,
     )
-    _serve(serve(config), end_with_stdin)
+    run_service(serve(config), end_with_stdin=end_with_stdin)
 
 
 def coordinator(
@@ -110,10 +151,10 @@ def coordinator(
         listen=listen,
         address_file=address_file,
     )
-    _serve(serve(config), end_with_stdin)
+    run_service(serve(config), end_with_stdin=end_with_stdin)
 
 
-def _serve(service: Coroutine[Any, Any, None], end_with_stdin: bool) -> None:
+def run_service(service: Coroutine[Any, Any, None], *, end_with_stdin: bool = False) -> None:
     """Run a service until SIGTERM, SIGINT or, where asked, the end of standard input."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if end_with_stdin:

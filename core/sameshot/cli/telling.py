@@ -15,6 +15,7 @@ _EXTRAS = dict.fromkeys(("backports", "backports.zstd", "isal", "jinja2", "numpy
     "hera": "argo",
     "yaml": "argo",
     "kfp": "kfp",
+    "aiohttp": "kubernetes",
 }
 
 

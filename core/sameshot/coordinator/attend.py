@@ -66,7 +66,7 @@ class Attendant:
         """What the agent says for the freeze; where it is silent, what it said at any earlier time."""
         address, now, earlier = self.link.address, self.listing, self.link.listing
         if now is not None:
-            return Seen(address, now.node, now.workers)
+            return Seen(address, now.node, now.workers, unregistered=now.unregistered)
         silent = self.contact.trouble or self.link.trouble or f"no answer within {self._timings.freeze_s:g} s"
         return Seen(address, silent=silent) if earlier is None else Seen(address, earlier.node, earlier.workers, silent)
 

@@ -34,13 +34,17 @@ Answer = TypeVar("Answer")
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """Who is registered on a node; `asked_at` is the moment of the question."""
+    """Who is registered on a node; `asked_at` is the moment of the question.
+
+    `unregistered` says of every place on that node where nobody registered what may be the reason.
+    """
 
     node: str
     backend: str
     poll_interval_s: float
     workers: tuple[Worker, ...]
     asked_at: float
+    unregistered: tuple[str, ...] = ()
 
 
 class Facts(msgspec.Struct, frozen=True):
@@ -92,7 +96,9 @@ class AgentLink:
             self._stub.ListWorkers, pb.ListWorkersRequest(job=self._job), timeout_s
         )
         workers = tuple(map(skew.worker, answer.workers))
-        listing = Listing(answer.node, answer.backend, answer.poll_interval_s, workers, asked_at)
+        listing = Listing(
+            answer.node, answer.backend, answer.poll_interval_s, workers, asked_at, tuple(answer.unregistered)
+        )
         if self.listing is None or self.listing.asked_at <= asked_at:
             self.listing = listing
         return listing

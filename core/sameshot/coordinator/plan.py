@@ -26,18 +26,21 @@ from sameshot.model import (
 
 # Registrations are written by training processes; a world beyond this is a mistake or an attack, never a job.
 MAX_WORLD_SIZE = 1 << 16
+MAX_WORDS = 3  # places where nobody registered that are told about
 
 
 class Seen(msgspec.Struct, frozen=True):
     """What one agent said about the job's workers: now, or, where it is `silent` (why, in words), at an earlier time.
 
-    `workers` is None when it never said anything.
+    `workers` is None when it never said anything. `unregistered` are its words about places of this job where nobody
+    has registered.
     """
 
     address: str
     node: str = ""
     workers: tuple[Worker, ...] | None = None
     silent: str | None = None
+    unregistered: tuple[str, ...] = ()
 
 
 class Planned(msgspec.Struct, frozen=True):
@@ -111,13 +114,14 @@ def freeze(seen: Sequence[Seen]) -> Frozen:
     )
     targets = [_covered(*covered[rank]) for rank in sorted(covered)]
     unheard = [each for each in seen if each.silent is not None and each.workers is None]
+    why = _unregistered(seen)
     for rank in range(world_size):
         if rank in covered:
             continue
         if rank in lost:
             targets.append(_unreachable(*lost[rank]))
         else:
-            targets.append(_uncovered(rank, world_size, gone.get(rank), taken, unheard))
+            targets.append(_uncovered(rank, world_size, gone.get(rank), taken, unheard, why))
     remarks += _disagreements(covered, usable, world_size)
     return Frozen(
         world_size=world_size,
@@ -180,7 +184,16 @@ def _unreachable(seen: Seen, registration: Registration) -> Planned:
     return Planned(_failed(registration.target_id, registration.identity, FailureReason.AGENT_UNREACHABLE, detail))
 
 
-def _uncovered(rank: int, world_size: int, gone: _Pair | None, taken: set[str], unheard: Sequence[Seen]) -> Planned:
+def _unregistered(seen: Sequence[Seen]) -> str:
+    """What the nodes say about places where nobody registered; empty: nothing."""
+    words = [each for one in seen for each in one.unregistered]
+    more = f" … and {len(words) - MAX_WORDS} more like these." if len(words) > MAX_WORDS else ""
+    return " ".join(words[:MAX_WORDS]) + more
+
+
+def _uncovered(
+    rank: int, world_size: int, gone: _Pair | None, taken: set[str], unheard: Sequence[Seen], why: str
+) -> Planned:
     """A rank of the world that no live worker covers: what is known about it decides the reason."""
     if gone is not None and gone[1].target_id not in taken:
         registration = gone[1]
@@ -197,7 +210,8 @@ def _uncovered(rank: int, world_size: int, gone: _Pair | None, taken: set[str], 
     last = ""
     if gone is not None:
         last = f" now; it was last seen on {gone[1].target_id}, which has another rank since"
-    detail = f"Rank {rank} of {world_size} never registered{last}: was its process armed, and has it imported torch?"
+    why = why or "Was its process armed, and has it imported torch?"
+    detail = f"Rank {rank} of {world_size} never registered{last}. {why}"
     return Planned(_failed(f"rank/{rank}", Identity(rank=rank), FailureReason.NEVER_REGISTERED, detail))
 
 
@@ -242,8 +256,8 @@ def _nobody(seen: Sequence[Seen]) -> tuple[Nobody, str]:
     also = f"; {len(silent)} agents do not answer" if silent else ""
     workers = [worker for each in seen for worker in each.workers or ()]
     if not workers:
-        words = (
-            f"No worker of this job is registered on any of {len(seen)} nodes{also}: was it armed and is it running?"
+        words = f"No worker of this job is registered on any of {len(seen)} nodes{also}" + (
+            f". {why}" if (why := _unregistered(seen)) else ": was it armed and is it running?"
         )
         return Nobody.SILENT if silent else Nobody.NOT_ARMED, words
     note = next((worker.note for worker in workers if worker.note), "not alive, exiting, or without a rank yet")

@@ -128,7 +128,8 @@ class CoordinatorService(CoordinatorServicer):
             status = AgentStatus(link.address, link.node, link.answers, silent)
             to_proto(status, answer.agents.add())
             workers = link.listing.workers if link.listing else None
-            seen.append(Seen(link.address, link.node, workers, silent or None))
+            unregistered = found.unregistered if isinstance(found, Listing) else ()
+            seen.append(Seen(link.address, link.node, workers, silent or None, unregistered))
             for worker in workers or ():
                 if silent:
                     worker = msgspec.structs.replace(worker, alive=False, note="its agent does not answer")

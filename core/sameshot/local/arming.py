@@ -14,7 +14,7 @@ from pathlib import Path
 from sameshot.errors import UsageError
 from sameshot.hook import PAYLOAD
 from sameshot.model import JobRef
-from sameshot.profiler.broker import MAX_DIRECTORY_BYTES
+from sameshot.profiler.place import MAX_DIRECTORY_BYTES
 
 
 def node_dir(run_folder: Path, index: int) -> Path:

@@ -26,8 +26,8 @@ from sameshot.client.local import JobInfo, check_private, runtime_root
 from sameshot.errors import Denied, SameshotError
 from sameshot.local.torch_probe import probe_torch
 from sameshot.model import CaptureSpec, Encoding
-from sameshot.profiler.broker import MAX_DIRECTORY_BYTES
 from sameshot.profiler.dynolog import DynologClient
+from sameshot.profiler.place import MAX_DIRECTORY_BYTES
 
 SILENT_S = 10.0  # workers ask their daemon every second
 STOPS_SAFELY = (2, 14)  # the first torch that waits for running callbacks before it frees a recording

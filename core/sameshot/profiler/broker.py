@@ -3,22 +3,18 @@
 It runs in a thread of its own. Kineto waits 90 ms for an answer; one that comes later stays in the worker's socket, is
 read one poll too late, and so is every answer after it, for the rest of the worker's life. So the broker must not wait
 for an event loop, and it never answers a poll that has grown old: the kernel's own receive time (SO_TIMESTAMPNS)
-decides, and an unanswered poll costs nothing, since the worker asks again.
-
-Three more things could harm the training process and are ruled out here: an answer from a socket that is not named
-`<directory>/dynolog`, with the very directory string the worker has in KINETO_IPC_SOCKET_DIR, aborts it; a path beyond
-`sun_path` is cut; and a second daemon on the same name would steal polls.
+decides, and an unanswered poll costs nothing, since the worker asks again. What else could harm the training process
+is ruled out where the socket is bound (`place`).
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
 import os
-import re
+import select
 import selectors
 import socket
-import stat
 import struct
 import threading
 import time
@@ -27,25 +23,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sameshot.errors import SameshotError, UsageError
 from sameshot.profiler import kineto_ipc
 from sameshot.profiler.daemon import BackendName, TriggerFact, TriggerRequest
+from sameshot.profiler.place import CLIENT, SO_TIMESTAMPNS, HostPlace, IpcPlace
 from sameshot.profiler.slots import NS_PER_S, Slots
 
-MAX_SUN_PATH = 107
-# Kineto binds <directory>/dynoconfigclient<uuid4>; with /ipc as its end, $SAMESHOT_DIR may have 50 bytes (hook/).
-MAX_DIRECTORY_BYTES = MAX_SUN_PATH - len("/" + kineto_ipc.CLIENT_PREFIX) - 36
 ANSWER_WITHIN_NS = 50_000_000  # Kineto reads for 90 ms; the difference is for the way there
 SWEEP_EVERY_S = 60.0
-# A client socket exists for a moment before it is bound. Younger than this it is never called dead.
-DEAD_SOCKET_AGE_S = 60.0
-
 _log = logging.getLogger(__name__)
 
-_SO_TIMESTAMPNS = getattr(socket, "SO_TIMESTAMPNS", 35)  # asm-generic/socket.h; the control message has the same number
 _TIMESPEC = struct.Struct("@qq")
 _UCRED = struct.Struct("=iii")
-_CLIENT = re.compile(re.escape(kineto_ipc.CLIENT_PREFIX) + r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ANCILLARY = socket.CMSG_SPACE(_TIMESPEC.size) + socket.CMSG_SPACE(_UCRED.size)
 
 _listening: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -61,18 +49,21 @@ os.register_at_fork(after_in_child=_close_inherited)
 
 
 class Broker:
-    """The back end `broker`. `ipc_dir` is used exactly as `str(ipc_dir)`: workers need that very string.
+    """The back end `broker`, in `place` (a path: that directory of this machine, spelt exactly as `str(path)`).
 
-    `clock` gives CLOCK_REALTIME in ns. `start` raises `UsageError` where the directory can't be used or another
-    daemon is alive in it.
+    `clock` gives CLOCK_REALTIME in ns. `per_second` bounds how many datagrams are read: who sends more waits, and
+    nobody else pays for it. `start` raises what `IpcPlace.bind` raises.
     """
 
     name = BackendName.BROKER
 
-    def __init__(self, ipc_dir: Path, *, clock: Callable[[], int] = time.time_ns) -> None:
-        self.socket_dir = str(ipc_dir)
+    def __init__(
+        self, place: IpcPlace | Path, *, per_second: float | None = None, clock: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._place = HostPlace(place) if isinstance(place, Path) else place
+        self.socket_dir = self._place.worker_dir
         self.ignored: Counter[str] = Counter()  # datagrams that were not answered, by reason
-        self._path = f"{self.socket_dir}/{kineto_ipc.ENDPOINT}"
+        self._pace = None if per_second is None else Pace(per_second)
         self._clock = clock
         self._slots = Slots()
         self._lock = threading.Lock()
@@ -80,18 +71,14 @@ class Broker:
         self._socket: socket.socket | None = None
         self._wake: socket.socket | None = None
         self._thread: threading.Thread | None = None
-        self._inode = 0
 
     # --- ProfilerDaemon --------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         if self._thread is not None:
             return
-        _check_directory(self.socket_dir)
-        remove_dead_clients(self.socket_dir, DEAD_SOCKET_AGE_S)
-        listening = _bind(self._path)
+        listening = await asyncio.to_thread(self._place.bind)
         _listening.add(listening)
-        self._inode = os.lstat(self._path).st_ino
         wake_reader, self._wake = socket.socketpair()
         self._socket = listening
         self._thread = threading.Thread(
@@ -106,9 +93,11 @@ class Broker:
         self._thread.join()
         self._thread = None
         self._socket.close()
-        with contextlib.suppress(OSError):
-            if os.lstat(self._path).st_ino == self._inode:  # not a successor's
-                os.unlink(self._path)
+        await asyncio.to_thread(self._place.close)
+
+    def intact(self) -> bool:
+        """Whether workers still find this daemon; False asks for `close` and `start`, which forget no request."""
+        return self._place.intact()
 
     async def trigger(self, requests: Sequence[TriggerRequest]) -> list[TriggerFact]:
         with self._lock:
@@ -145,7 +134,11 @@ class Broker:
                         _log.exception("A worker's message could not be handled.")
                 if time.monotonic() - swept > SWEEP_EVERY_S:
                     swept = time.monotonic()
-                    self._sweep()
+                    self._place.sweep()
+                if self._pace is not None and (pause_s := self._pace.pause_s(time.monotonic())) > 0:
+                    self.ignored["throttled"] += 1
+                    if select.select([wake], [], [], pause_s)[0]:
+                        return
 
     def _receive(self, listening: socket.socket) -> None:
         try:
@@ -183,15 +176,11 @@ class Broker:
 
     def _answer(self, listening: socket.socket, client: str, reply: bytes) -> bool:
         try:
-            listening.sendto(reply, socket.MSG_DONTWAIT, self._address_of(client))
+            self._place.send(listening, reply, client)
         except OSError:  # gone, or its queue is full; it asks again if it lives
             self.ignored["unreachable"] += 1
             return False
         return True
-
-    def _address_of(self, client: str) -> str:
-        """Where a client is reached from here. A cluster's agent goes through a directory descriptor instead."""
-        return f"{self.socket_dir}/{client}"
 
     def _client_name(self, address: object) -> str:
         """The client's own name. Only sockets that are named like Kineto's, in our directory, are ever answered.
@@ -201,7 +190,7 @@ class Broker:
         """
         if isinstance(address, str):
             directory, _, name = address.rpartition("/")
-            if directory == self.socket_dir and _CLIENT.fullmatch(name):
+            if directory == self.socket_dir and CLIENT.fullmatch(name):
                 return name
         raise kineto_ipc.Malformed(f"an answer to {address!r} is not possible")
 
@@ -221,92 +210,21 @@ class Broker:
             self._attested[client] = (kernel_pid, stated)
         return True
 
-    def _sweep(self) -> None:
-        remove_dead_clients(self.socket_dir, DEAD_SOCKET_AGE_S)
 
+class Pace:
+    """At most `per_second` on the long run, and as many at once after a pause."""
 
-def _check_directory(directory: str) -> None:
-    size = len(os.fsencode(directory))
-    if size > MAX_DIRECTORY_BYTES:
-        raise UsageError(
-            f"The socket directory {directory!r} is {size} bytes long and Kineto's sockets in it would not fit into a "
-            f"UNIX address; choose one of at most {MAX_DIRECTORY_BYTES} bytes."
-        )
-    if not os.path.isabs(directory) or os.path.normpath(directory) != directory:
-        raise UsageError(
-            f"The socket directory {directory!r} must be absolute and plainly written: workers compare it byte by byte "
-            "and abort when it differs."
-        )
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"The socket directory {directory!r} can't be made: {error.strerror}.") from None
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._left = per_second
+        self._at: float | None = None
 
-
-def _bind(path: str) -> socket.socket:
-    """A socket under exactly this name. Raises `UsageError` where another daemon answers there."""
-    if _is_alive(path):
-        raise UsageError(
-            f"Another profiler daemon already serves {path}; end it, or use the back end that talks to it (dynolog)."
-        )
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            if not stat.S_ISSOCK(os.lstat(path).st_mode):
-                raise UsageError(f"{path} is not a socket; remove it.")
-            os.unlink(path)
-        # Before the bind: no poll may come in without its sender and its time.
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        listening.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
-        listening.setblocking(False)
-        listening.bind(path)
-        os.chmod(path, 0o666)  # workers may run as other users; the directory decides who gets here
-        if listening.getsockname() != path:
-            raise SameshotError(
-                f"The daemon's socket is named {listening.getsockname()!r} instead of {path!r}; an answer under that "
-                "name would abort the training processes, so nothing was served."
-            )
-    except OSError as error:
-        listening.close()
-        raise UsageError(f"No daemon socket at {path}: {error.strerror or error}.") from None
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-def _is_alive(path: str) -> bool:
-    """Whether some process holds a datagram socket of this name open. Sends nothing."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(path)
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True  # in doubt it is not ours to remove
-        return True
-
-
-def remove_dead_clients(directory: str, older_than_s: float) -> list[str]:
-    """Unlink the sockets that dead workers left behind; returns their names.
-
-    Only sockets named as Kineto names its own, that nobody holds open, and that are older than `older_than_s`.
-    """
-    removed = []
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:
-        for entry in entries:
-            with contextlib.suppress(OSError):
-                before = entry.stat(follow_symlinks=False)
-                if (
-                    _CLIENT.fullmatch(entry.name)
-                    and stat.S_ISSOCK(before.st_mode)
-                    and time.time() - before.st_mtime >= older_than_s
-                    and not _is_alive(entry.path)
-                    and os.lstat(entry.path).st_ino == before.st_ino
-                ):
-                    os.unlink(entry.path)
-                    removed.append(entry.name)
-    return removed
+    def pause_s(self, now: float) -> float:
+        """One more came at `now` (any monotonic clock): how long to wait before the next may be looked at."""
+        since = 0.0 if self._at is None else now - self._at
+        self._at = now
+        self._left = min(self._per_second, self._left + since * self._per_second) - 1
+        return max(0.0, -self._left / self._per_second)
 
 
 def _ancillary(messages: list[tuple[int, int, bytes]]) -> tuple[int | None, int]:
@@ -315,7 +233,7 @@ def _ancillary(messages: list[tuple[int, int, bytes]]) -> tuple[int | None, int]
     for level, kind, data in messages:
         if level != socket.SOL_SOCKET:
             continue
-        if kind == _SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
+        if kind == SO_TIMESTAMPNS and len(data) >= _TIMESPEC.size:
             seconds, nanoseconds = _TIMESPEC.unpack_from(data)
             sent_at = seconds * NS_PER_S + nanoseconds
         elif kind == socket.SCM_CREDENTIALS and len(data) >= _UCRED.size:

@@ -113,7 +113,7 @@ def _copy(source: Path, final: Path, size: int, sha256: str) -> None:
     with _temporary_beside(final) as (temporary, out):
         try:
             with source.open("rb") as stream:
-                while block := stream.read(_BLOCK):
+                while copied <= size and (block := stream.read(_BLOCK)):  # one that is still written to has no end
                     digest.update(block)
                     copied += len(block)
                     _write(out, block, final, kept=source)

@@ -282,7 +282,8 @@ class _Source:
         try:
             stream = await asyncio.to_thread(self._path.open, "rb")
             try:
-                while block := await asyncio.to_thread(self._next, stream):
+                # One that is still written to has no end.
+                while self._read <= self._size and (block := await asyncio.to_thread(self._next, stream)):
                     yield block
             finally:
                 stream.close()

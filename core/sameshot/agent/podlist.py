@@ -1,0 +1,204 @@
+"""The armed pods of this node, and whose they are, as the API server last said.
+
+One thread lists and follows them, another asks again for jobs that could not be told. While the server is away the last
+list holds. It is also on disk, so that an agent that starts during that time serves what its predecessor served.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import logging
+import random
+import threading
+from pathlib import Path
+
+import msgspec
+
+from sameshot.agent import safefs
+from sameshot.agent.kubeapi import Api, ApiError, Change
+from sameshot.agent.owners import Owners
+from sameshot.agent.pods import Pod, PodObject, pod_of
+from sameshot.arm import labels
+from sameshot.model import JobRef
+
+log = logging.getLogger(__name__)
+
+PODS = "/api/v1/pods"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
+BETWEEN_WATCHES_S = 0.1
+ASK_AGAIN_S = 2.0  # for a job that is not known yet
+
+_TROUBLES = (OSError, http.client.HTTPException, msgspec.MsgspecError)
+
+
+class Armed(msgspec.Struct, frozen=True):
+    """An armed pod and its job; None: the API server could not be asked yet."""
+
+    pod: Pod
+    job: JobRef | None = None
+
+
+class PodList:
+    """`memory` is the file for a restart."""
+
+    def __init__(self, api: Api, *, node: str, memory: Path) -> None:
+        self._api = api
+        self._owners = Owners(api)
+        self._node = node
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._armed: dict[str, Armed] = {}  # by pod uid
+        self._listed = threading.Event()
+        self._ending = threading.Event()
+        self._written = b""
+
+    def start(self, within_s: float) -> bool:
+        """Begin with what was known the last time, and follow; whether the server has answered within that time."""
+        self._remember()
+        threading.Thread(target=self._follow, name="sameshot-pods", daemon=True).start()
+        threading.Thread(target=self._keep_resolving, name="sameshot-owners", daemon=True).start()
+        return self._listed.wait(within_s)
+
+    def close(self) -> None:
+        self._ending.set()
+        self._api.close()
+
+    def armed(self) -> list[Armed]:
+        with self._lock:
+            return list(self._armed.values())
+
+    # --- what the server says ---------------------------------------------------------------------------------
+
+    def _follow(self) -> None:
+        pause, cached = FIRST_PAUSE_S, True
+        while not self._ending.is_set():
+            try:
+                version = self._list(cached)
+                pause, cached = FIRST_PAUSE_S, True
+                while not self._ending.wait(BETWEEN_WATCHES_S):
+                    version = self._watch(version)
+            except ApiError as error:
+                if error.expired and not self._ending.wait(BETWEEN_WATCHES_S):
+                    cached = False  # what to follow from is too long ago, and so may be what the server has at hand
+                    continue
+                self._complain(error, pause)
+            except _TROUBLES as error:
+                self._complain(error, pause)
+            except Exception:
+                log.exception("following the API server failed; begun again")
+            self._ending.wait(pause * random.uniform(0.8, 1.2))
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def _complain(self, error: Exception, pause: float) -> None:
+        if not self._ending.is_set():
+            log.warning("no answer of the API server why=%r; the last list is kept, again in %.1f s", str(error), pause)
+
+    @property
+    def _query(self) -> dict[str, str]:
+        return {
+            "fieldSelector": f"spec.nodeName={self._node}",
+            "labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}",
+        }
+
+    def _list(self, cached: bool) -> str:
+        """All of them anew. `cached`: as the server has them at hand; whatever is newer comes by the watch.
+
+        The agents of a large cluster may all start at once, and a list that must be the newest makes the server read
+        every pod there is.
+        """
+        listed = self._api.list(PODS, {**self._query, "resourceVersion": "0"} if cached else self._query)
+        pods = [pod for raw in listed.items if (pod := self._understood(raw)) is not None]
+        armed = {pod.uid: self._with_job(pod) for pod in pods}
+        with self._lock:
+            self._armed = armed
+        self._listed.set()
+        return listed.version
+
+    def _watch(self, version: str) -> str:
+        """Take in changes until the server ends this watch; the version to go on from."""
+        for change in self._api.watch(PODS, self._query, version):
+            about = msgspec.json.decode(change.object, type=_Versioned).metadata
+            version = about.resource_version or version
+            if change.kind != "BOOKMARK":
+                self._take(change, about.uid)
+        return version
+
+    def _take(self, change: Change, uid: str) -> None:
+        pod = None if change.kind == "DELETED" else self._understood(change.object)
+        armed = None if pod is None else self._with_job(pod)
+        with self._lock:
+            if armed is None:
+                self._armed.pop(uid, None)
+            else:
+                self._armed[uid] = armed
+
+    def _understood(self, raw: msgspec.Raw) -> Pod | None:
+        try:
+            pod = pod_of(msgspec.json.decode(raw, type=PodObject))
+        except Exception as error:  # whatever its maker wrote into it: the others are served all the same
+            log.warning("a pod was not understood why=%r", f"{type(error).__name__}: {error}"[:300])
+            return None
+        # The server was asked for our own node's pods only; it is checked all the same.
+        return pod if pod is not None and pod.node == self._node else None
+
+    # --- whose they are ---------------------------------------------------------------------------------------
+
+    def _with_job(self, pod: Pod) -> Armed:
+        with self._lock:
+            known = self._armed.get(pod.uid)
+        if known is not None and known.job is not None and known.pod.owner == pod.owner:
+            return Armed(pod, known.job)
+        try:
+            return Armed(pod, self._owners.job_of(pod))
+        except _TROUBLES as error:
+            log.warning("job of pod %s not known yet why=%r", pod, str(error))
+        except Exception as error:  # its owner is whatever its maker wrote: the others are served all the same
+            log.warning("job of pod %s can't be told why=%r", pod, f"{type(error).__name__}: {error}"[:300])
+        return Armed(pod)
+
+    def _keep_resolving(self) -> None:
+        """Beside the other thread: a watch may be quiet for a minute."""
+        while not self._ending.wait(ASK_AGAIN_S):
+            try:
+                self._resolve()
+            except Exception:
+                log.exception("asking for jobs failed; begun again")
+
+    def _resolve(self) -> None:
+        for each in self.armed():
+            if each.job is None:
+                resolved = self._with_job(each.pod)
+                with self._lock:
+                    if self._armed.get(each.pod.uid) is each:
+                        self._armed[each.pod.uid] = resolved
+
+    # --- what a restart needs ---------------------------------------------------------------------------------
+
+    def _remember(self) -> None:
+        try:
+            known = msgspec.json.decode(self._memory.read_bytes(), type=list[Armed])
+        except FileNotFoundError:
+            return
+        except (OSError, msgspec.MsgspecError) as error:
+            log.warning("list of pods unreadable path=%s why=%r", self._memory, str(error))
+            return
+        with self._lock:
+            self._armed = {each.pod.uid: each for each in known}
+
+    def write_down(self) -> None:
+        """Keep the list for a restart, where it changed. Blocks on the disk."""
+        data = msgspec.json.encode(self.armed())
+        if data != self._written:
+            with contextlib.suppress(OSError):  # a full disk costs a restart during an outage, nothing else
+                safefs.write_atomically(self._memory, data, durable=False)
+                self._written = data
+
+
+class _VersionedMeta(msgspec.Struct, rename="camel"):
+    uid: str = ""
+    resource_version: str = ""
+
+
+class _Versioned(msgspec.Struct):
+    metadata: _VersionedMeta

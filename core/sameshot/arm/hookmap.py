@@ -1,0 +1,50 @@
+"""The ConfigMap that brings the hook into pods: its files as they are, in the namespace of the job."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+
+from sameshot.arm import labels
+from sameshot.arm.values import Json
+from sameshot.hook import PAYLOAD
+
+MAX_BYTES = 1 << 20
+"""What the API server takes as the data of one ConfigMap."""
+
+_PART_OF = {"app.kubernetes.io/name": "sameshot", "app.kubernetes.io/component": "hook"}
+
+
+@cache
+def hook_files() -> dict[str, str]:
+    """The hook's files by name."""
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(PAYLOAD.glob("*.py"))}
+
+
+def hook_digest() -> str:
+    """Tells versions of the hook apart: 16 hex digits over names and contents."""
+    whole = hashlib.sha256()
+    for name, text in hook_files().items():
+        whole.update(f"{name}\0{text}\0".encode())
+    return whole.hexdigest()[:16]
+
+
+def hook_configmap(namespace: str | None = None) -> Json:
+    """The object `sameshot-hook`; without a namespace it goes where the client's context points.
+
+    It is not immutable: a newer hook replaces it, and pods that start later have that one.
+    """
+    metadata: Json = {"name": labels.HOOK_CONFIGMAP}
+    if namespace is not None:
+        metadata["namespace"] = namespace
+    metadata["labels"] = dict(_PART_OF)
+    metadata["annotations"] = {f"{labels.DOMAIN}/hook": hook_digest()}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(hook_files())}
+
+
+def is_hook_configmap(thing: object) -> bool:
+    """Whether this object is such a ConfigMap, of whatever version and namespace."""
+    if not isinstance(thing, dict) or thing.get("kind") != "ConfigMap":
+        return False
+    metadata = thing.get("metadata")
+    return isinstance(metadata, dict) and metadata.get("name") == labels.HOOK_CONFIGMAP

@@ -1,0 +1,150 @@
+"""What is asked, and what is answered: every review in time, whatever happens to it.
+
+An API server waits two seconds for us while somebody's pod waits for it. So each answer has a deadline below that, and
+a pod that can't be looked at in time, or where something of ours fails, is admitted as it is.
+
+    POST /arm       an AdmissionReview (admission.k8s.io/v1) of a pod that is being created
+    GET  /healthz   200 while reviews come to an end; 503 once one has been running for 30 s
+    GET  /readyz    200 while new reviews are taken; 503 once the webhook is about to end
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+import msgspec
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from sameshot.threads import DaemonThreads
+from sameshot.webhook import review
+
+log = logging.getLogger(__name__)
+
+THREADS = 4  # a review takes a tenth of a millisecond; more would only share one interpreter
+
+Answer = Callable[[bytes], tuple[bytes, review.Request, review.Verdict]]
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """The API server's own timeout for us is 2 s; what the first two leave of it is for the way there and back."""
+
+    body_within_s: float = 0.9
+    review_within_s: float = 0.8
+    # An API server takes objects of up to 3 MiB; as JSON inside a review one may be larger than it was before.
+    body_bytes: int = 8 << 20
+    stuck_after_s: float = 30.0
+
+
+class Desk:
+    """The requests of one webhook. `note` hears of each."""
+
+    def __init__(self, answer: Answer, limits: Limits, note: Callable[[web.BaseRequest], None]) -> None:
+        self.closing = False
+        self._answer = answer
+        self._limits = limits
+        self._threads = DaemonThreads(THREADS, "review", grace_s=1.0)
+        self._running: dict[object, float] = {}  # reviews that nobody may wait for any more, too: since when
+        self._note = note
+
+    def application(self) -> web.Application:
+        app = web.Application(middlewares=[self._around], client_max_size=self._limits.body_bytes)
+        app.router.add_post("/arm", self._arm)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/readyz", self._ready)
+        return app
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    @web.middleware
+    async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._note(request)
+        response = await handler(request)
+        if self.closing:  # whoever keeps its connection would still come here
+            response.force_close()
+        return response
+
+    async def _arm(self, request: web.Request) -> web.Response:
+        try:
+            async with asyncio.timeout(self._limits.body_within_s):
+                body = await _body(request, self._limits.body_bytes)
+        except TimeoutError:
+            return _refused(408, f"The review did not arrive within {self._limits.body_within_s:g} s.")
+        except _TooLarge:
+            return _refused(413, f"A review of more than {self._limits.body_bytes} bytes is not looked at.")
+        try:
+            answered = await self._answered(body)
+        except review.Malformed as error:
+            return _refused(400, f"This is no review: {error}.")
+        return web.Response(body=answered, content_type="application/json")
+
+    async def _answered(self, body: bytes) -> bytes:
+        """The answer, whatever happens. Raises Malformed."""
+        try:
+            async with asyncio.timeout(self._limits.review_within_s):
+                answered, request, verdict = await self._reviewed(body)
+        except review.Malformed:
+            raise
+        except TimeoutError:
+            log.warning("not looked at in time, admitted as it is bytes=%d", len(body))
+            return review.unchanged(body, "the webhook had no time for this pod; it is not armed for captures")
+        except Exception:
+            log.exception("a defect, the pod is admitted as it is bytes=%d", len(body))
+            return review.unchanged(body, "the webhook failed, see its log; this pod is not armed for captures")
+        log.info(
+            "reviewed namespace=%r pod=%r outcome=%s warnings=%r",
+            request.namespace,
+            review.name_of(request),
+            verdict.outcome.value,
+            verdict.warnings,
+        )
+        return answered
+
+    async def _reviewed(self, body: bytes) -> tuple[bytes, review.Request, review.Verdict]:
+        key = object()
+
+        def work() -> tuple[bytes, review.Request, review.Verdict]:
+            self._running[key] = time.monotonic()
+            try:
+                return self._answer(body)
+            finally:
+                del self._running[key]
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    async def _health(self, request: web.Request) -> web.Response:
+        since = min(list(self._running.values()), default=None)
+        if since is not None and (lasts := time.monotonic() - since) > self._limits.stuck_after_s:
+            return web.Response(status=503, text=f"A review has been running for {lasts:.0f} s.\n")
+        return web.Response(text="ok\n")
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        return web.Response(status=503, text="ending\n") if self.closing else web.Response(text="ok\n")
+
+
+class _TooLarge(Exception):
+    pass
+
+
+async def _body(request: web.Request, limit: int) -> bytes:
+    if (request.content_length or 0) > limit:
+        raise _TooLarge
+    pieces, size = [], 0
+    async for piece in request.content.iter_any():
+        pieces.append(piece)
+        size += len(piece)
+        if size > limit:
+            raise _TooLarge
+    return b"".join(pieces)
+
+
+def _refused(status: int, why: str) -> web.Response:
+    """No review at all: API servers take it as a call that failed, and admit the pod (failure policy Ignore)."""
+    log.warning("not answered status=%d why=%r", status, why)
+    response = web.Response(status=status, text=f"{why}\n")
+    response.force_close()
+    return response

@@ -1,0 +1,127 @@
+"""A real API server, spoken to in plain objects: what is sent and what comes back is JSON as the server has it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+
+class Refused(Exception):
+    """The server's own words, and its HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(f"{status}: {message}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    thing: Json
+    warnings: tuple[str, ...] = ()
+
+
+class ApiServer:
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    @classmethod
+    def of_kubeconfig(cls) -> ApiServer:
+        """Where `KUBECONFIG` points, with its credentials; tells by a first question whether it answers."""
+        from kubernetes import client, config
+
+        config.load_kube_config()
+        made = cls(client.ApiClient())
+        made.call("GET", "/version")
+        return made
+
+    @property
+    def url(self) -> str:
+        return str(self._client.configuration.host)
+
+    @property
+    def ca_file(self) -> str:
+        """Whose certificates are trusted, as a file; the client writes one for what stands in the kubeconfig itself."""
+        return str(self._client.configuration.ssl_ca_cert)
+
+    def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Answer:
+        from kubernetes.client.exceptions import ApiException
+
+        try:
+            data, _, headers = self._client.call_api(
+                path,
+                method,
+                query_params=list(query.items()),
+                header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                body=body,
+                auth_settings=["BearerToken"],
+                response_type="object",
+                _request_timeout=30,
+            )
+        except ApiException as error:
+            try:
+                message = json.loads(error.body)["message"]
+            except (TypeError, ValueError, KeyError):
+                message = str(error.reason)
+            raise Refused(error.status, message) from None
+        told = [value for name, value in headers.items() if name.lower() == "warning"]
+        return Answer(data, tuple(told))
+
+    def resource(self, thing: Json) -> str | None:
+        """The plural under which this server knows the kind; None: it doesn't."""
+        version = thing["apiVersion"]
+        path = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        try:
+            listed = self.call("GET", path).thing["resources"]
+        except Refused as error:
+            if error.status == 404:
+                return None
+            raise
+        return next(
+            (each["name"] for each in listed if each["kind"] == thing["kind"] and "/" not in each["name"]), None
+        )
+
+    @contextlib.contextmanager
+    def namespace(self, name: str, *, level: str) -> Iterator[Namespace]:
+        """A namespace at this Pod Security level, removed at the end with all that is in it."""
+        marks = {f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "warn")}
+        self.call(
+            "POST",
+            "/api/v1/namespaces",
+            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": marks}},
+        )
+        try:
+            made = Namespace(self, name)
+            made.ensure_account()
+            yield made
+        finally:
+            self.call("DELETE", f"/api/v1/namespaces/{name}")
+
+
+@dataclass(frozen=True)
+class Namespace:
+    server: ApiServer
+    name: str
+
+    def ensure_account(self) -> None:
+        """Pods need the account `default`, and a bare control plane has no controller that makes it."""
+        account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}}
+        try:
+            self.server.call("POST", f"/api/v1/namespaces/{self.name}/serviceaccounts", account)
+        except Refused as error:
+            if error.status != 409:
+                raise
+
+    def dry_run(self, thing: Json) -> Answer:
+        """What the server would make of an object: fully validated and defaulted, nothing stored. Raises Refused."""
+        plural = self.server.resource(thing)
+        assert plural is not None, f"this server does not know {thing['kind']}"
+        version = thing["apiVersion"]
+        group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        here = {**thing, "metadata": {**thing["metadata"], "namespace": self.name}}
+        path = f"{group}/namespaces/{self.name}/{plural}"
+        return self.server.call("POST", path, here, dryRun="All", fieldValidation="Strict")

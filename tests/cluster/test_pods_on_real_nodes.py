@@ -1,0 +1,304 @@
+"""Needs a node that runs pods, and to run on that node, as root: the agent is a process of this machine.
+
+    SAMESHOT_TEST_IMAGE     an image that is on the node already (imagePullPolicy: Never)
+    SAMESHOT_TEST_MOUNTS    what the image lacks of Python and torch: folders of the node, separated by commas, mounted
+                            read-only under their own paths
+    SAMESHOT_TEST_PYTHON    the interpreter with torch, as a pod sees it; default: the one that runs the tests
+    SAMESHOT_KUBELET_ROOT   default: /var/lib/kubelet
+    SAMESHOT_TEST_NODE      which node this is; default: the only one, or that of this machine's name
+
+No scheduler, Service network or DNS is needed: pods name their node, and each of them is a job of its own. The agent
+has the rights of `deploy/agent` and nothing else: its ClusterRole, its two capabilities.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import ApiServer, Namespace, Refused
+from kubernetes_objects import documents_in
+from live import free_port, wait_for
+from pods import CAPABILITIES
+
+from sameshot.api.views import CaptureView
+from sameshot.arm.hookmap import hook_configmap
+from sameshot.arm.kinds import arm_object
+from sameshot.client import Client
+from sameshot.local.services import Service, ServiceCommand, sameshot_argv
+from sameshot.model import BoundBy, CaptureSpec, CaptureState, FailureReason, JobRef, TargetState
+
+Json = dict[str, Any]
+pytestmark = [pytest.mark.live, pytest.mark.full, pytest.mark.timeout(600)]
+
+RBAC = Path(__file__).parents[2] / "deploy" / "agent" / "rbac.yaml"
+PYTHON = os.environ.get("SAMESHOT_TEST_PYTHON", sys.executable)
+KUBELET_ROOT = Path(os.environ.get("SAMESHOT_KUBELET_ROOT", "/var/lib/kubelet"))
+PATIENCE_S = 240.0  # an image's first start, and the import of torch
+
+# Trains for ever, alone or with the others of its pod.
+TRAIN = """
+import os, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.Linear(32, 32)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+step = 0
+while True:
+    model(torch.randn(8, 32)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    step += 1
+    if step == 3:
+        open(f"/sameshot/training-{os.environ['RANK']}", "w").close()
+    time.sleep(0.02)
+"""
+
+
+class Node:
+    """This machine, as one of the cluster's nodes."""
+
+    def __init__(self, namespace: Namespace, name: str, image: str, folder: Path) -> None:
+        self.namespace, self.server, self.name, self.folder = namespace, namespace.server, name, folder
+        self.archive = folder / "archive"
+        self._image = image
+        self._pods = f"/api/v1/namespaces/{namespace.name}/pods"
+        self.agent: Service
+
+    def run(self, name: str, command: list[str], env: dict[str, str]) -> Json:
+        """Start an armed pod; the object as the server has it."""
+        mounts = [each for each in os.environ.get("SAMESHOT_TEST_MOUNTS", "").split(",") if each]
+        plain: Json = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": self.namespace.name},
+            "spec": {
+                "nodeName": self.name,
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "terminationGracePeriodSeconds": 0,
+                "tolerations": [{"operator": "Exists"}],
+                "volumes": [
+                    {"name": f"host-{number}", "hostPath": {"path": path}} for number, path in enumerate(mounts)
+                ],
+                "containers": [
+                    {
+                        "name": "trainer",
+                        "image": self._image,
+                        "imagePullPolicy": "Never",
+                        "command": command,
+                        "env": [{"name": key, "value": value} for key, value in env.items()],
+                        "securityContext": {"runAsUser": 10_001, "allowPrivilegeEscalation": False},
+                        "volumeMounts": [
+                            {"name": f"host-{number}", "mountPath": path, "readOnly": True}
+                            for number, path in enumerate(mounts)
+                        ],
+                    }
+                ],
+            },
+        }
+        return self.server.call("POST", self._pods, arm_object(plain).thing).thing
+
+    def train(self, name: str, ranks: int = 1) -> Json:
+        """One rank as process 1 of its pod, or several below torchrun."""
+        env = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "HOME": "/tmp"}
+        alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+        if ranks == 1:
+            return self.run(name, [PYTHON, "-c", TRAIN], env | alone)
+        script = f"exec(compile({TRAIN!r}, 'train.py', 'exec'))"
+        write = f'printf %s "$TRAIN" > /tmp/train.py; exec {PYTHON} -m torch.distributed.run'
+        launch = f"{write} --master-port 29500 --nproc-per-node {ranks} /tmp/train.py"
+        return self.run(name, ["sh", "-c", launch], env | {"TRAIN": script})
+
+    def delete(self, pod: Json) -> None:
+        self.server.call("DELETE", f"{self._pods}/{pod['metadata']['name']}", gracePeriodSeconds="0")
+
+    def until_training(self, pod: Json, ranks: int = 1) -> Path:
+        """Until every rank makes steps; the pod's volume on this node."""
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        volume = KUBELET_ROOT / "pods" / uid / "volumes/kubernetes.io~empty-dir/sameshot"
+
+        def trains() -> bool:
+            status = self.server.call("GET", f"{self._pods}/{name}").thing["status"]
+            assert status.get("phase") in (None, "Pending", "Running"), f"{status}\n{self.logs(pod)}"
+            return len(list(volume.glob("training-*"))) == ranks
+
+        wait_for(trains, f"{ranks} ranks of {name} make steps", PATIENCE_S)
+        return volume
+
+    def logs(self, pod: Json) -> str:
+        try:
+            return str(self.server.call("GET", f"{self._pods}/{pod['metadata']['name']}/log").thing)[-3000:]
+        except Refused as error:
+            return str(error)
+
+    @contextlib.contextmanager
+    def coordinator(self, pod: Json) -> Iterator[Client]:
+        """Of the job that this very pod is."""
+        meta = pod["metadata"]
+        ready = self.folder / f"coordinator-{meta['name']}.address"
+        argv = sameshot_argv(
+            "coordinator", "--name", meta["name"], "--namespace", meta["namespace"], "--uid", meta["uid"],
+            "--archive", str(self.archive), "--address-file", str(ready), "--end-with-stdin",
+            "--agent", self.agent.wait_ready(60),
+        )  # fmt: skip
+        log = self.folder / f"coordinator-{meta['name']}.log"
+        service = Service(ServiceCommand("coordinator", argv, log, ready), dict(os.environ))
+        try:
+            with Client(service.wait_ready(60), caller="test") as client:
+                wait_for(lambda: any(one.current for one in client.workers().workers), "a worker is registered", 60)
+                yield client
+        finally:
+            service.stop()
+
+    def traces(self, pod: Json, view: CaptureView) -> dict[int, Json]:
+        meta = pod["metadata"]
+        folder = self.archive / JobRef(meta["namespace"], meta["name"], meta["uid"]).path / view.capture_id
+        return {
+            fact.identity.rank: json.loads(gzip.decompress((folder / fact.artifact.uri).read_bytes()))
+            for fact in view.targets
+            if fact.artifact is not None and fact.identity.rank is not None
+        }
+
+
+def capture(client: Client, **spec: Any) -> CaptureView:
+    return client.start_capture(CaptureSpec.of({"duration_ms": 500, "activities": ["cpu"], **spec}))
+
+
+@pytest.fixture(scope="module")
+def node(namespace: Namespace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """This machine with an agent on it."""
+    image = os.environ.get("SAMESHOT_TEST_IMAGE")
+    if not image:
+        pytest.skip("SAMESHOT_TEST_IMAGE is not set: name an image that is on this node already")
+    if os.geteuid() != 0 or not (KUBELET_ROOT / "pods").is_dir():
+        pytest.skip(
+            f"these tests run on a node, as root: there is no {KUBELET_ROOT}/pods here, or this user is not root"
+        )
+    name = this_node(namespace.server)
+    namespace.server.call("POST", f"/api/v1/namespaces/{namespace.name}/configmaps", hook_configmap(namespace.name))
+    node = Node(namespace, name, image, tmp_path_factory.mktemp("node"))
+    with agent_of(node) as node.agent:
+        yield node
+
+
+def this_node(server: ApiServer) -> str:
+    names = [each["metadata"]["name"] for each in server.call("GET", "/api/v1/nodes").thing["items"]]
+    told = os.environ.get("SAMESHOT_TEST_NODE")
+    if told is None:
+        told = names[0] if len(names) == 1 else socket.gethostname().lower()
+    if told not in names:
+        pytest.skip(f"none of the nodes {names} is this machine ({told}): set SAMESHOT_TEST_NODE")
+    return str(told)
+
+
+@contextlib.contextmanager
+def agent_of(node: Node) -> Iterator[Service]:
+    """The agent with the token, the role and the capabilities that it has in a cluster."""
+    with contextlib.ExitStack() as stack:
+        server, folder, here = node.server, node.folder, node.namespace.name
+        (folder / "token").write_text(token_of_an_agent(node.namespace, stack))
+        address = folder / "agent.address"
+        argv = sameshot_argv(
+            "agent", "--node", node.name, "--kubelet-root", str(KUBELET_ROOT), "--archive", str(node.archive),
+            "--spool", str(KUBELET_ROOT / f"sameshot-spool-{here}"), "--api-server", server.url,
+            "--api-token-file", str(folder / "token"), "--api-ca-file", str(server.ca_file),
+            "--listen", f"127.0.0.1:{free_port()}", "--address-file", str(address), "--end-with-stdin",
+        )  # fmt: skip
+        kept = ",".join(f"+{each}" for each in CAPABILITIES)
+        stack.callback(shutil.rmtree, KUBELET_ROOT / f"sameshot-spool-{here}", ignore_errors=True)
+        command = ServiceCommand(
+            "agent", ("setpriv", "--bounding-set", f"-all,{kept}", *argv), folder / "agent.log", address
+        )
+        service = Service(command, dict(os.environ))
+        stack.callback(service.stop)
+        service.wait_ready(60)
+        yield service
+
+
+def token_of_an_agent(namespace: Namespace, stack: contextlib.ExitStack) -> str:
+    """A ServiceAccount with the agent's own ClusterRole, for an hour."""
+    server, here = namespace.server, namespace.name
+    rules = next(each["rules"] for each in documents_in(RBAC) if each["kind"] == "ClusterRole")
+    roles = "/apis/rbac.authorization.k8s.io/v1"
+    meta, group = {"name": here}, "rbac.authorization.k8s.io"
+    role = {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": meta, "rules": rules}
+    binding = {
+        "apiVersion": f"{group}/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": meta,
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": here},
+        "subjects": [{"kind": "ServiceAccount", "name": "agent", "namespace": here}],
+    }
+    for plural, thing in (("clusterroles", role), ("clusterrolebindings", binding)):
+        server.call("POST", f"{roles}/{plural}", thing)
+        stack.callback(server.call, "DELETE", f"{roles}/{plural}/{here}")
+    accounts = f"/api/v1/namespaces/{here}/serviceaccounts"
+    server.call("POST", accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "agent"}})
+    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 3600}}
+    return str(server.call("POST", f"{accounts}/agent/token", asked).thing["status"]["token"])
+
+
+def test_two_pods_of_one_node_with_equal_pids_are_captured_each_for_itself(node: Node) -> None:
+    pods = [node.train(name) for name in ("first", "second")]
+    for pod in pods:
+        node.until_training(pod)
+    with node.coordinator(pods[0]) as one, node.coordinator(pods[1]) as two:
+        begun = [capture(client) for client in (one, two)]
+        views = [client.wait(view.capture_id) for client, view in zip((one, two), begun, strict=True)]
+    for pod, view in zip(pods, views, strict=True):
+        assert view.state is CaptureState.SUCCEEDED, view
+        [fact] = view.targets
+        assert fact.identity.pid == 1
+        assert (fact.identity.pod, fact.identity.pod_uid) == (pod["metadata"]["name"], pod["metadata"]["uid"])
+        assert (fact.identity.node, fact.identity.bound_by) == (node.name, BoundBy.BYTES)
+        assert node.traces(pod, view)[0]["PT_PROFILER_JOB_NAME"] == f"sameshot/{fact.identity.registration}"
+    assert len({view.targets[0].identity.registration for view in views}) == 2
+
+
+def test_ranks_below_a_launcher_are_captured_before_and_after_the_agent_was_killed(node: Node) -> None:
+    pod = node.train("launched", ranks=2)
+    node.until_training(pod, ranks=2)
+    with node.coordinator(pod) as client:
+
+        def polling() -> int:
+            workers = client.workers().workers
+            return sum(one.alive and one.current and one.last_poll_age_s is not None for one in workers)
+
+        wait_for(lambda: polling() == 2, "both are registered", 60)
+        first = client.wait(capture(client).capture_id)
+        killed = node.agent.restarts
+        os.kill(node.agent.pid, 9)
+        wait_for(lambda: node.agent.restarts > killed and polling() == 2, "the next agent serves them", 60)
+        second = client.wait(capture(client).capture_id)
+    assert (first.state, second.state) == (CaptureState.SUCCEEDED, CaptureState.SUCCEEDED), (first, second)
+    assert sorted(node.traces(pod, second)) == [0, 1]
+    status = node.server.call("GET", f"/api/v1/namespaces/{node.namespace.name}/pods/launched").thing["status"]
+    assert status["phase"] == "Running"
+    assert [each["restartCount"] for each in status["containerStatuses"]] == [0]
+
+
+def test_a_pod_that_is_deleted_in_its_window_is_a_worker_that_exited_and_leaves_nothing(node: Node) -> None:
+    pod = node.train("doomed")
+    volume = node.until_training(pod)
+    with node.coordinator(pod) as client:
+        view = capture(client, duration_ms=5000)
+
+        def recording() -> bool:
+            return any(fact.state is TargetState.CONSUMED for fact in client.get(view.capture_id).targets)
+
+        wait_for(recording, "the window is fetched")
+        node.delete(pod)
+        [fact] = client.wait(view.capture_id).targets
+    assert fact.failure is not None
+    assert fact.failure.reason is FailureReason.WORKER_EXITED
+    wait_for(lambda: not volume.exists(), "the kubelet removed the pod's volume", 120)  # nothing of ours keeps it busy

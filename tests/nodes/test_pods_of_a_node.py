@@ -1,0 +1,548 @@
+"""Which pods of this node are served, whose they are, and what happens while the API server is away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+import pytest
+from kube_api import KubeApiServer, a_pod, an_object
+from tls import Authority
+
+from sameshot.agent import poddirs, podlist, silent
+from sameshot.agent.discovery import WorkerDir
+from sameshot.agent.kubeapi import ApiError, KubeApi
+from sameshot.agent.owners import Owners
+from sameshot.agent.poddirs import PodDirs
+from sameshot.agent.pods import Pod, PodObject, pod_of
+from sameshot.arm import labels
+from sameshot.errors import UsageError
+from sameshot.model import JobRef
+
+PATIENCE_S = 30.0
+
+
+def understood(thing: dict[str, Any]) -> Pod | None:
+    return pod_of(msgspec.convert(thing, PodObject))
+
+
+class Node:
+    """A kubelet's root with the directories of pods, and the spool beside them."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.spool = root / "spool"
+        self.spool.mkdir()
+
+    def volume(self, pod: dict[str, Any]) -> Path:
+        parts = ("pods", pod["metadata"]["uid"], "volumes", "kubernetes.io~empty-dir", "sameshot")
+        return self.root.joinpath(*parts)
+
+    def make(self, pod: dict[str, Any]) -> Path:
+        volume = self.volume(pod)
+        volume.mkdir(parents=True)
+        return volume
+
+    def remove(self, pod: dict[str, Any]) -> None:
+        shutil.rmtree(self.root / "pods" / pod["metadata"]["uid"])
+
+    def dirs(self, api: KubeApiServer, **more: Any) -> PodDirs:
+        return PodDirs(KubeApi(api.url, watch_s=2), node="node-a", root=self.root, spool=self.spool, **more)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def api() -> Iterator[KubeApiServer]:
+    with KubeApiServer() as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def started(dirs: PodDirs) -> AsyncIterator[PodDirs]:
+    await dirs.start()
+    try:
+        yield dirs
+    finally:
+        await dirs.close()
+
+
+async def until(look: Callable[[], object], what: str) -> None:
+    ends = time.monotonic() + PATIENCE_S
+    while not look():
+        assert time.monotonic() < ends, f"not within {PATIENCE_S:.0f} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+def names(dirs: PodDirs) -> set[str | None]:
+    return {where.pod for where in dirs.current()}
+
+
+def one(dirs: PodDirs) -> WorkerDir:
+    [where] = dirs.current()
+    return where
+
+
+# --- what is read from a pod
+
+
+def test_an_armed_pod_says_whose_it_is_and_what_it_may_store() -> None:
+    job = an_object("Job", "bert", api_version="batch/v1")
+    thing = a_pod(
+        "bert-0-x7", node="node-a", owner=job, local_world_size=8, limits={"ephemeral-storage": "10Gi", "cpu": "4"}
+    )
+    pod = understood(thing)
+    assert pod is not None
+    assert pod.owner is not None
+    assert (pod.namespace, pod.name, pod.uid, pod.node) == ("ml", "bert-0-x7", thing["metadata"]["uid"], "node-a")
+    assert (pod.owner.kind, pod.owner.name, pod.owner.uid) == ("Job", "bert", job["metadata"]["uid"])
+    assert (pod.container, pod.local_world_size, pod.attempt, pod.ended) == ("trainer", 8, 0, False)
+    assert (pod.limit_bytes, pod.volume_limit_bytes) == (10 * 2**30, None)
+    assert pod.started_at_s == pytest.approx(time.time(), abs=30)
+
+
+def test_the_limit_is_that_for_which_the_kubelet_evicts() -> None:
+    def limit(containers: list[Any], inits: list[Any] | None = None) -> int | None:
+        thing = a_pod("p", node="n")
+        thing["spec"]["containers"] = [_container(each) for each in containers]
+        thing["spec"]["initContainers"] = [_container(*each) for each in inits or ()]
+        pod = understood(thing)
+        assert pod is not None
+        return pod.limit_bytes
+
+    assert limit([None]) is None
+    assert limit(["1G", None, "500M"]) == 1_500_000_000  # one without a limit adds nothing
+    assert limit(["1G"], [("3G", None)]) == 3_000_000_000  # ended before, and counts where it is larger
+    assert limit(["1G"], [("3G", "Always"), ("2G", None)]) == 4_000_000_000  # a sidecar goes on beside the others
+
+
+def _container(limit: str | None, policy: str | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": "c", "resources": {"limits": {"ephemeral-storage": limit}} if limit else {}}
+    return found | ({"restartPolicy": policy} if policy else {})
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda pod: pod["metadata"].update(annotations={}), "asked for, but not armed"),
+        (lambda pod: pod["metadata"].update(annotations={labels.NOT_ARMED: "no command"}), "refused by the webhook"),
+        (lambda pod: pod["spec"].update(volumes=[{"name": "data", "emptyDir": {}}]), "without the volume"),
+        (lambda pod: pod["spec"].update(volumes=[{"name": "sameshot", "hostPath": {"path": "/"}}]), "a host path"),
+        (lambda pod: pod["spec"]["volumes"][0].update(emptyDir={"medium": "Memory"}), "a directory in memory"),
+    ],
+)
+def test_a_pod_that_is_not_armed_is_not_ours(change: Callable[[dict[str, Any]], None], what: str) -> None:
+    pod = a_pod("p", node="node-a")
+    assert understood(pod) is not None
+    change(pod)
+    assert understood(pod) is None, what
+
+
+def test_a_uid_that_leads_elsewhere_is_no_uid() -> None:
+    for uid in ("../../etc", "a/b", "", ".", "x" * 200):
+        pod = a_pod("p", node="node-a")
+        pod["metadata"]["uid"] = uid
+        with pytest.raises(ValueError, match="pod uid"):
+            understood(pod)
+
+
+# --- which pods are served
+
+
+def test_pods_come_and_go_with_the_list_and_with_their_directories(api: KubeApiServer, node: Node) -> None:
+    first, second = a_pod("first", node="node-a"), a_pod("second", node="node-a")
+    elsewhere, unarmed = a_pod("elsewhere", node="node-b"), a_pod("unarmed", node="node-a", armed=False)
+    for pod in (first, elsewhere, unarmed):
+        api.put(pod)
+        node.make(pod)
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            assert names(dirs) == {"first"}
+            where = one(dirs)
+            assert (where.path, where.worker_path) == (node.volume(first), "/sameshot")
+            assert (where.node, where.pod, where.pod_uid) == ("node-a", "first", first["metadata"]["uid"])
+            assert where.owner_uid is None
+            assert where.limit_bytes is None
+            api.put(second)
+            node.make(second)
+            await until(lambda: names(dirs) == {"first", "second"}, "the second one appears")
+            node.remove(first)
+            await until(lambda: names(dirs) == {"second"}, "its directory is gone")
+            api.delete(second)
+            await until(lambda: names(dirs) == set(), "the server says that it is gone")
+        assert {path for path, _, _ in api.requests} == {"/api/v1/pods"}
+
+    asyncio.run(go())
+
+
+def test_only_pods_of_this_node_are_asked_for_and_nothing_is_ever_written(api: KubeApiServer, node: Node) -> None:
+    async def go() -> None:
+        async with started(node.dirs(api)):
+            await until(lambda: api.count(watch="true") > 1, "a second watch")
+
+    asyncio.run(go())
+    assert all(
+        (query["fieldSelector"], query["labelSelector"]) == ("spec.nodeName=node-a", "sameshot.dev/arm=enabled")
+        for _, query, _ in api.requests
+    )
+    assert not [path for path, _, _ in api.requests if " " in path]
+
+
+def test_a_server_that_forgot_is_listed_again_without_a_complaint(
+    api: KubeApiServer, node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            lists = api.count(limit="250")
+            api.forget_before()
+            await until(lambda: api.count(limit="250") > lists, "another list")
+            told = [query.get("resourceVersion") for _, query, _ in api.requests if "limit" in query]
+            assert told == ["0", None]  # from the server's memory first, and after that was too old the newest there is
+            pod = api.put(a_pod("late", node="node-a"))
+            node.make(pod)
+            await until(lambda: names(dirs) == {"late"}, "what came meanwhile")
+        assert not caplog.records
+
+    asyncio.run(go())
+
+
+def test_many_pods_come_page_by_page(node: Node) -> None:
+    with KubeApiServer(page=2) as api:
+        for number in range(5):
+            node.make(api.put(a_pod(f"p{number}", node="node-a")))
+
+        async def go() -> None:
+            async with started(node.dirs(api)) as dirs:
+                assert len(dirs.current()) == 5
+
+        asyncio.run(go())
+
+
+def test_while_the_server_is_away_the_last_list_holds_even_for_a_new_agent(
+    api: KubeApiServer, node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(poddirs, "FIRST_LIST_WITHIN_S", 0.3)
+    job = api.put(an_object("Job", "bert", api_version="batch/v1"))
+    pod = api.put(a_pod("kept", node="node-a", owner=job))
+    node.make(pod)
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            before = one(dirs)
+            api.go_away()
+            await until(lambda: "the last list is kept" in caplog.text, "it is said")
+            assert dirs.current() == (before,)
+        async with started(node.dirs(api)) as dirs:  # a restart during the outage
+            assert dirs.current() == (before,)
+            api.come_back()
+            later = api.put(a_pod("later", node="node-a"))
+            node.make(later)
+            await until(lambda: names(dirs) == {"kept", "later"}, "the server is back")
+
+    asyncio.run(go())
+
+
+# --- whose they are
+
+
+def test_a_pod_belongs_to_the_topmost_owner_that_can_be_read(api: KubeApiServer, node: Node) -> None:
+    jobset = api.put(an_object("JobSet", "llama", api_version="jobset.x-k8s.io/v1alpha2"))
+    job = api.put(an_object("Job", "llama-workers-0", api_version="batch/v1", owner=jobset))
+    cron = an_object("CronJob", "nightly", api_version="batch/v1")
+    nightly = api.put(an_object("Job", "nightly-2901", api_version="batch/v1", owner=cron))
+    deployment = an_object("Deployment", "web", api_version="apps/v1")
+    replicas = api.put(an_object("ReplicaSet", "web-5d9", api_version="apps/v1", owner=deployment))
+    torchjob = an_object("PyTorchJob", "gpt", api_version="kubeflow.org/v1")
+    owners = {"of-jobset": job, "of-cron": nightly, "of-deployment": replicas, "of-torchjob": torchjob, "alone": None}
+    pods = {
+        name: api.put(
+            a_pod(
+                name,
+                node="node-a",
+                owner=owner,
+                more_labels={"jobset.sigs.k8s.io/restart-attempt": "3"} if owner is job else {},
+            )
+        )
+        for name, owner in owners.items()
+    }
+    for pod in pods.values():
+        node.make(pod)
+
+    async def go() -> dict[str | None, JobRef | None]:
+        async with started(node.dirs(api)) as dirs:
+            await until(lambda: len(dirs.current()) == len(pods), "all jobs are known")
+            return {where.pod: where.job for where in dirs.current()}
+
+    def ref(thing: dict[str, Any], attempt: int = 0) -> JobRef:
+        return JobRef("ml", thing["metadata"]["name"], thing["metadata"]["uid"], attempt)
+
+    assert asyncio.run(go()) == {
+        "of-jobset": ref(jobset, 3),
+        "of-cron": ref(nightly),
+        "of-deployment": ref(deployment),
+        "of-torchjob": ref(torchjob),
+        "alone": ref(pods["alone"]),
+    }
+
+
+ODD_OWNERS = [
+    "jöb",
+    "../../../../../api/v1/secrets?x=",
+    "a/../b",
+    "x%2F..%2Fy",
+    "",
+    ".",
+    "..",
+    "a b\r\nX: 1",
+    "n" * 100_000,
+]
+
+
+@pytest.mark.parametrize("of_version", [False, True])
+def test_an_owner_of_any_name_hides_no_other_pod_and_leads_nowhere(
+    api: KubeApiServer, node: Node, of_version: bool
+) -> None:
+    """A pod's maker may write any name there. It never becomes a path of its own."""
+    for number, name in enumerate(ODD_OWNERS):
+        odd = an_object("Job", "job" if of_version else name, api_version=f"batch/{name if of_version else 'v1'}")
+        node.make(api.put(a_pod(f"odd-{number}", node="node-a", owner=odd)))
+    job = api.put(an_object("Job", "bert", api_version="batch/v1"))
+    node.make(api.put(a_pod("train-0", node="node-a", owner=job)))
+    everybody = {f"odd-{number}" for number in range(len(ODD_OWNERS))} | {"train-0"}
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            await until(lambda: names(dirs) == everybody, "all pods are served")
+            jobs = {where.pod: where.job for where in dirs.current()}
+            assert jobs["train-0"] == JobRef("ml", "bert", job["metadata"]["uid"])
+            if not of_version:
+                assert {job.name for job in jobs.values() if job is not None} == {*ODD_OWNERS, "bert"}
+
+    asyncio.run(go())
+    asked = [path for path, _, _ in api.requests if path != "/api/v1/pods"]
+    assert f"/apis/batch/v1/namespaces/ml/jobs/{quote('jöb') if not of_version else 'bert'}" in asked
+    assert all(path.startswith("/apis/batch/") and len(path.split("/")) == 8 for path in asked), asked
+
+
+def test_a_pod_with_an_annotation_that_can_not_be_read_hides_no_other(api: KubeApiServer, node: Node) -> None:
+    """Not in the list, and not as a change."""
+    node.make(api.put(nested := a_pod("nested", node="node-a")))
+    nested["metadata"]["annotations"][labels.ARMED] = '{"v":1,"volumes":' + "[" * 100_000
+    api.put(nested)
+    node.make(api.put(a_pod("train-0", node="node-a")))
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            await until(lambda: names(dirs) == {"nested", "train-0"}, "both are served")
+            later = a_pod("later", node="node-a")
+            later["metadata"]["annotations"][labels.ARMED] = '{"v":1,"options":' + '{"a":' * 20_000 + "1" + "}" * 20_001
+            node.make(api.put(later))
+            node.make(api.put(a_pod("train-1", node="node-a")))
+            await until(lambda: names(dirs) == {"nested", "train-0", "later", "train-1"}, "all are served")
+            assert api.count(watch="true") == 1  # it never had to begin anew
+
+    asyncio.run(go())
+
+
+def test_a_pod_that_nobody_foresaw_hides_no_other(
+    api: KubeApiServer, node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever is wrong with one pod, in reading it or in telling its job, stays with it."""
+    foreseen, job_of = podlist.pod_of, Owners.job_of
+
+    def reads(found: PodObject) -> Pod | None:
+        if found.metadata.name == "unread":
+            raise RuntimeError("a pod like that")
+        return foreseen(found)
+
+    def tells(owners: Owners, pod: Pod) -> JobRef:
+        if pod.name == "jobless":
+            raise RuntimeError("an owner like that")
+        return job_of(owners, pod)
+
+    monkeypatch.setattr(podlist, "pod_of", reads)
+    monkeypatch.setattr(Owners, "job_of", tells)
+    for name in ("unread", "jobless", "train-0"):
+        node.make(api.put(a_pod(name, node="node-a")))
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            await until(lambda: "train-0" in names(dirs), "the sound one is served")
+            assert "unread" not in names(dirs)
+            assert "RuntimeError: a pod like that" in caplog.text
+            assert "RuntimeError: an owner like that" in caplog.text
+
+    asyncio.run(go())
+
+
+def test_an_owner_that_may_not_be_read_ends_the_climb(api: KubeApiServer, node: Node) -> None:
+    jobset = api.put(an_object("JobSet", "llama", api_version="jobset.x-k8s.io/v1alpha2"))
+    job = api.put(an_object("Job", "llama-0", api_version="batch/v1", owner=jobset))
+    node.make(api.put(a_pod("p", node="node-a", owner=job)))
+    api.forbidden.add("jobs")
+
+    async def go() -> JobRef | None:
+        async with started(node.dirs(api)) as dirs:
+            return one(dirs).job
+
+    assert asyncio.run(go()) == JobRef("ml", "llama-0", job["metadata"]["uid"])
+
+
+# --- what can't be served, and who never came
+
+
+def test_a_directory_on_another_file_system_than_the_spool_is_refused_in_words(
+    api: KubeApiServer, node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not os.access("/dev/shm", os.W_OK) or os.stat("/dev/shm").st_dev == os.stat(node.root).st_dev:
+        pytest.skip("no second file system: /dev/shm can't be written, or is the same one")
+    node.make(api.put(a_pod("p", node="node-a")))
+    elsewhere = Path("/dev/shm") / f"sameshot-{os.getpid()}"
+    elsewhere.mkdir()
+    try:
+
+        async def go() -> None:
+            dirs = PodDirs(KubeApi(api.url), node="node-a", root=node.root, spool=elsewhere)
+            async with started(dirs):
+                assert dirs.current() == ()
+
+        asyncio.run(go())
+    finally:
+        shutil.rmtree(elsewhere)
+    assert "pod ml/p can't be captured: it is on another file system than the spool" in caplog.text
+
+
+def test_a_volume_that_is_a_link_is_not_followed(api: KubeApiServer, node: Node) -> None:
+    pod = api.put(a_pod("p", node="node-a"))
+    volume = node.make(pod)
+    volume.rmdir()
+    (node.root / "elsewhere").mkdir()
+    volume.symlink_to(node.root / "elsewhere")
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            assert dirs.current() == ()
+
+    asyncio.run(go())
+
+
+def test_half_of_a_pods_own_limit_is_for_traces_less_what_lies_there(api: KubeApiServer, node: Node) -> None:
+    pod = api.put(a_pod("p", node="node-a", limits={"ephemeral-storage": "100M"}, empty_dir={"sizeLimit": "70M"}))
+    volume = node.make(pod)
+    (volume / "captures").mkdir()
+    (volume / "captures" / "old").write_bytes(b"x" * 8_000_000)
+    (volume / "way-out").symlink_to("/")
+
+    async def go() -> int | None:
+        async with started(node.dirs(api)) as dirs:
+            return one(dirs).limit_bytes
+
+    assert asyncio.run(go()) == pytest.approx(42_000_000, abs=100_000)
+
+
+def test_a_pod_in_which_nobody_registers_is_reported_once_with_the_likely_causes(
+    api: KubeApiServer, node: Node, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poddirs, "LOOK_S", 0.02)
+    long_ago = time.time() - silent.REPORT_AFTER_S - 60
+    pods = {
+        name: api.put(a_pod(name, node="node-a", started_at=began, local_world_size=2))
+        for name, began in (("mute", long_ago), ("halfway", long_ago), ("fine", long_ago), ("young", time.time()))
+    }
+    volumes = {name: node.make(pod) for name, pod in pods.items()}
+    (volumes["halfway"] / "kineto.conf").write_text("ENABLE_IPC_FABRIC=true\n")
+    (volumes["fine"] / "workers").mkdir()
+    (volumes["fine"] / "workers" / "0f.json").write_text("{}")
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            await until(lambda: len(dirs._silent) == 2, "two are reported")
+            mute, halfway = (dirs._silent[pods[name]["metadata"]["uid"]] for name in ("mute", "halfway"))
+            assert "Pod ml/mute is armed and its container trainer has been running for" in mute
+            assert "none of its 2 workers ever registered" in mute
+            for cause in ("torch was not imported", "ConfigMap", "PYTHONPATH", "-S, -I or -E", "launcher"):
+                assert cause in mute
+            assert "begins with 'sameshot:'" in halfway
+            uid = pods["mute"]["metadata"]["uid"]
+            assert dirs.unregistered(JobRef("ml", "mute", uid)) == [mute]  # its coordinator is told, and no other
+            assert dirs.unregistered(JobRef("ml", "fine", pods["fine"]["metadata"]["uid"])) == []
+            (volumes["mute"] / "workers").mkdir()
+            (volumes["mute"] / "workers" / "0a.json").write_text("{}")
+            await until(lambda: len(dirs._silent) == 1, "it came after all")
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(go())
+    assert caplog.text.count("ever registered") == 2
+
+
+# --- the client of the API
+
+
+def test_the_token_is_read_anew_for_every_request(api: KubeApiServer, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    client = KubeApi(api.url, token_file=token)
+    for text in ("first", "second"):
+        token.write_text(f"{text}\n")
+        client.list("/api/v1/pods", {})
+    assert [asked for _, _, asked in api.requests] == ["first", "second"]
+
+
+def test_in_a_pod_it_trusts_the_clusters_ca_and_nobody_else(tmp_path: Path, node: Node) -> None:
+    ours, another = Authority(), Authority()
+    ours.issue(tmp_path, "127.0.0.1")
+    served = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    served.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
+    account = tmp_path / "serviceaccount"
+    account.mkdir()
+    (account / "token").write_text("secret")
+    with KubeApiServer(tls=served) as api:
+        api.put(a_pod("p", node="node-a"))
+        environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
+        (account / "ca.crt").write_bytes(another.pem)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            KubeApi.in_cluster(environment, account).list("/api/v1/pods", {})
+        assert not api.requests  # nor has it seen the token
+        (account / "ca.crt").write_bytes(ours.pem)
+        client = KubeApi.in_cluster(environment, account)
+        assert len(client.list("/api/v1/pods", {}).items) == 1
+        [(_, _, token)] = api.requests
+        assert token == "secret"
+        node.make(api.put(a_pod("q", node="node-a")))
+
+        async def go() -> None:
+            dirs = PodDirs(client, node="node-a", root=node.root, spool=node.spool)
+            async with started(dirs):
+                await until(lambda: api.count(watch="true"), "it watches")
+                api.put(a_pod("r", node="node-a"))
+                await until(lambda: len(dirs._pods.armed()) == 3, "changes come, encrypted")
+
+        began = time.monotonic()
+        asyncio.run(go())
+        assert time.monotonic() - began < 20  # a watch that is under way is ended, not waited for
+
+
+def test_what_the_server_refuses_is_an_error_with_its_words(api: KubeApiServer) -> None:
+    with pytest.raises(ApiError, match=r"answered 404.*not found") as caught:
+        KubeApi(api.url).get("/apis/batch/v1/namespaces/ml/jobs/nobody")
+    assert caught.value.status == 404
+
+
+def test_a_token_never_travels_without_encryption() -> None:
+    with pytest.raises(UsageError, match="https only"):
+        KubeApi("http://10.0.0.1:6443")
+    with pytest.raises(UsageError, match="not in a pod"):
+        KubeApi.in_cluster({}, Path("/nowhere"))

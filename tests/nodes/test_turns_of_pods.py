@@ -1,0 +1,126 @@
+"""Who is read next, where traces come from pods that know nothing of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from agent_lab import in_loop, until
+
+from sameshot.agent import verifypool
+from sameshot.agent.capturebook import Verified
+from sameshot.agent.verifypool import VerifyPool
+from sameshot.agent.verifyworker import Job
+from sameshot.model import BoundBy, Encoding
+
+# Reads nothing: takes as many seconds as the path says, `never` for ever, and notes the order.
+READER = """
+import json, sys, time
+for line in sys.stdin:
+    path = json.loads(line)["path"]
+    name, takes = path.rsplit("/", 1)[1].split("-")
+    open(path.rsplit("/", 1)[0] + "/order", "a").write(name + "\\n")
+    time.sleep(1000 if takes == "never" else float(takes))
+    verified = dict(stored_size=1, stored_sha256="", encoding="gzip", raw_size=1, raw_sha256="", window_start_ns=1,
+                    window_end_ns=2)
+    print(json.dumps({"verified": verified}), flush=True)
+"""
+
+
+class Lab:
+    def __init__(self, folder: Path, workers: int = 1) -> None:
+        self.folder = folder
+        self.pool = VerifyPool(workers, 0, command=[sys.executable, "-I", "-S", "-c", READER])
+
+    def read(self, name: str, takes: float | str, *, owner: str, size: int = 1000) -> asyncio.Task[Verified]:
+        path = str(self.folder / f"{name}-{takes}")
+        job = Job(path, f"{path}.stored", "uuid", 0, BoundBy.BYTES, Encoding.GZIP)
+        return asyncio.create_task(self.pool.verify(job, size, owner=owner))
+
+    @property
+    def order(self) -> list[str]:
+        return (self.folder / "order").read_text().split()
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path)
+
+
+@pytest.mark.full
+@in_loop
+async def test_a_reading_that_never_ends_is_given_up_and_costs_others_a_moment(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifypool, "BUDGET_FIXED_S", 4.0)
+    monkeypatch.setattr(verifypool, "SLOW_FIXED_S", 0.5)
+    lab.pool.start()
+    try:
+        hostile = [lab.read(f"bad{n}", "never", owner="a") for n in range(3)]
+        began = time.monotonic()
+        await asyncio.sleep(0)
+        await lab.read("good", 0, owner="b")
+        assert time.monotonic() - began < 3.5  # before the first of them was given up
+        with pytest.raises(TimeoutError):
+            await hostile[0]
+        assert 3.9 < time.monotonic() - began < 12
+        await lab.read("more", 0, owner="b")
+        for task in hostile:
+            task.cancel()
+    finally:
+        await lab.pool.close()
+
+
+@in_loop
+async def test_the_pod_for_which_the_least_time_was_spent_comes_first(lab: Lab) -> None:
+    lab.pool.start()
+    try:
+        first = lab.read("a0", 1, owner="a", size=5)
+        await until(lambda: (lab.folder / "order").exists(), "it is being read")
+        others = [lab.read(f"a{n}", 0, owner="a", size=1) for n in (1, 2)]
+        others += [lab.read(f"b{n}", 0.05, owner="b", size=100) for n in range(3)]
+        await asyncio.gather(first, *others)
+    finally:
+        await lab.pool.close()
+    assert lab.order == ["a0", "b0", "b1", "b2", "a1", "a2"]
+
+
+@pytest.mark.full
+@in_loop
+async def test_a_pod_may_use_all_processes_but_one(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, workers=3)
+    lab.pool.start()
+    try:
+        files = [lab.read(f"a{n}", 3, owner="a") for n in range(4)]
+        await until(lambda: (tmp_path / "order").exists() and len(lab.order) == 2, "two are being read")
+        files.append(lab.read("b0", 0, owner="b"))
+        await files[-1]
+        assert sorted(lab.order[:3]) == ["a0", "a1", "b0"]
+        await asyncio.gather(*files)
+    finally:
+        await lab.pool.close()
+
+
+@in_loop
+async def test_one_pod_is_read_one_file_at_a_time_and_a_single_machine_as_ever(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verifypool, "SMALL", 10)
+    lab.pool.start()
+    try:
+        began = time.monotonic()
+        pod = [lab.read("large", 0.5, owner="a", size=1000), lab.read("small", 0, owner="a", size=1)]
+        await asyncio.gather(*pod)
+        assert time.monotonic() - began >= 0.5
+        assert lab.order in (["small", "large"], ["large", "small"])
+        slow = lab.read("big", 3, owner="", size=1000)
+        await asyncio.sleep(0.3)
+        began = time.monotonic()
+        await lab.read("little", 0, owner="", size=1)  # the spare one takes it
+        assert time.monotonic() - began < 2
+        await slow
+    finally:
+        await lab.pool.close()
