@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 import uuid
 from pathlib import Path
@@ -284,3 +285,33 @@ def test_a_folder_of_registrations_that_is_a_link_is_not_followed(lab: Lab, tmp_
 def test_no_directory_is_no_worker() -> None:
     found: list[Known] = Registrations(FixedDirs(Path("/nonexistent/sameshot")), "node-a").all()
     assert found == []
+
+
+class OneAtATime(dict[str, float]):
+    """Notes whether two threads ever change it at the same time."""
+
+    inside = 0
+    most = 0
+
+    def setdefault(self, uuid: str, since: float = 0.0) -> float:  # type: ignore[override]
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        time.sleep(0.002)  # any other thread gets its turn
+        self.inside -= 1
+        return super().setdefault(uuid, since)
+
+
+def test_jobs_that_are_looked_at_at_the_same_time_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is in a thread of its own, and all of them note who has ended."""
+    monkeypatch.setattr(registrations_module, "MAX_REMEMBERED", 20)
+    where = WorkerDir(Path("/nowhere"), "/sameshot", node="node-a")
+    registrations = Registrations(FixedDirs.of(where), "node-a")
+    registrations._ended_since = ended = OneAtATime()
+    known = [Known(Worker(_plain(str(number)), alive=False), where, 0, 0) for number in range(60)]
+    threads = [threading.Thread(target=registrations._forget, args=(known[at::3],)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ended.most == 1
+    assert len(ended) == 20

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from agent_lab import in_loop, until
 
-from sameshot.agent import verifypool
+from sameshot.agent import daemons, verifypool
 from sameshot.agent.capturebook import Verified
+from sameshot.agent.daemons import Daemons
+from sameshot.agent.discovery import WorkerDir
 from sameshot.agent.verifypool import VerifyPool
 from sameshot.agent.verifyworker import Job
 from sameshot.model import BoundBy, Encoding
@@ -124,3 +126,62 @@ async def test_one_pod_is_read_one_file_at_a_time_and_a_single_machine_as_ever(
         await slow
     finally:
         await lab.pool.close()
+
+
+class SlowToStart:
+    """A daemon whose start lasts until it may `go_on`."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        self.starts = 0
+        self.open = False
+
+    async def start(self) -> None:
+        self.starts += 1
+        await self.go_on.wait()
+        self.open = True
+
+    async def close(self) -> None:
+        self.open = False
+
+
+@in_loop
+async def test_a_pod_whose_daemon_takes_long_to_start_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(daemons, "LOOK_WAITS_S", 0.05)
+    monkeypatch.setattr(daemons, "REFRESH_S", 0.02)
+    made: dict[str, SlowToStart] = {}
+    here: list[WorkerDir] = []
+
+    class Dirs:
+        def current(self) -> list[WorkerDir]:
+            return list(here)
+
+    def make(where: WorkerDir) -> SlowToStart:
+        daemon = made[str(where.path)] = SlowToStart()
+        if where.path.name != "slow":
+            daemon.go_on.set()
+        return daemon
+
+    def pod(name: str) -> WorkerDir:
+        return WorkerDir(path=Path("/pods") / name, worker_path="/sameshot", node="node-a", pod=name, pod_uid=name)
+
+    here += [pod("slow"), pod("first")]
+    serves = Daemons(Dirs(), make)  # type: ignore[arg-type]
+    async with asyncio.timeout(30):
+        await serves.start()
+    try:
+        await until(lambda: serves.of("/pods/first"), "the first one is served")
+        here.append(pod("second"))
+        await until(lambda: serves.of("/pods/second"), "so is the next one")
+        assert serves.of("/pods/slow") is None
+        assert made["/pods/slow"].starts == 1  # it is not tried twice at a time
+        here.pop(0)  # the slow one's pod is gone before it was served
+        made["/pods/slow"].go_on.set()
+        await until(lambda: made["/pods/slow"].open, "it starts after all")
+        await until(lambda: not made["/pods/slow"].open, "and is let go of")
+        here.append(pod("slow"))
+        await until(lambda: made["/pods/slow"].starts, "another pod of that name")
+    finally:
+        async with asyncio.timeout(30):
+            await serves.close()
+    assert not any(daemon.open for daemon in made.values())
