@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from agent_lab import JOB, AWorker, Lab
+from agent_lab import JOB, AWorker, Lab, give_away
 
 from sameshot.agent import registrations as registrations_module
 from sameshot.agent import safefs
@@ -203,10 +203,8 @@ def _socket(path: Path, data: bytes) -> None:
 
 
 def _of_another_user(path: Path, data: bytes) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can give a file away")
     path.write_bytes(data)
-    os.chown(path, 12345, 12345)
+    give_away(path)
 
 
 def _changed(path: Path, data: bytes, **changes: object) -> None:
@@ -262,10 +260,8 @@ def test_a_lock_file_that_is_a_trick_makes_nobody_live(lab: Lab, kind: str) -> N
     elif kind == "fifo":
         os.mkfifo(lock)
     else:
-        if os.geteuid() != 0:
-            pytest.skip("only root can give a file away")
         lock.touch()
-        os.chown(lock, 12345, 12345)
+        give_away(lock)
     (lab.dir / "workers" / f"{one}.json").write_bytes(msgspec.json.encode(_plain(one)))
     assert {each for each, worker in read(lab).items() if worker.alive} == {
         living.registration.uuid,
