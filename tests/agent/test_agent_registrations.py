@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 import time
 import uuid
 from pathlib import Path
 
 import msgspec
 import pytest
-from agent_lab import JOB, AWorker, Lab
+from agent_lab import JOB, AWorker, Lab, give_away
 
 from sameshot.agent import registrations as registrations_module
 from sameshot.agent import safefs
@@ -202,10 +203,8 @@ def _socket(path: Path, data: bytes) -> None:
 
 
 def _of_another_user(path: Path, data: bytes) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can give a file away")
     path.write_bytes(data)
-    os.chown(path, 12345, 12345)
+    give_away(path)
 
 
 def _changed(path: Path, data: bytes, **changes: object) -> None:
@@ -261,10 +260,8 @@ def test_a_lock_file_that_is_a_trick_makes_nobody_live(lab: Lab, kind: str) -> N
     elif kind == "fifo":
         os.mkfifo(lock)
     else:
-        if os.geteuid() != 0:
-            pytest.skip("only root can give a file away")
         lock.touch()
-        os.chown(lock, 12345, 12345)
+        give_away(lock)
     (lab.dir / "workers" / f"{one}.json").write_bytes(msgspec.json.encode(_plain(one)))
     assert {each for each, worker in read(lab).items() if worker.alive} == {
         living.registration.uuid,
@@ -284,3 +281,33 @@ def test_a_folder_of_registrations_that_is_a_link_is_not_followed(lab: Lab, tmp_
 def test_no_directory_is_no_worker() -> None:
     found: list[Known] = Registrations(FixedDirs(Path("/nonexistent/sameshot")), "node-a").all()
     assert found == []
+
+
+class OneAtATime(dict[str, float]):
+    """Notes whether two threads ever change it at the same time."""
+
+    inside = 0
+    most = 0
+
+    def setdefault(self, uuid: str, since: float = 0.0) -> float:  # type: ignore[override]
+        self.inside += 1
+        self.most = max(self.most, self.inside)
+        time.sleep(0.002)  # any other thread gets its turn
+        self.inside -= 1
+        return super().setdefault(uuid, since)
+
+
+def test_jobs_that_are_looked_at_at_the_same_time_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look is in a thread of its own, and all of them note who has ended."""
+    monkeypatch.setattr(registrations_module, "MAX_REMEMBERED", 20)
+    where = WorkerDir(Path("/nowhere"), "/sameshot", node="node-a")
+    registrations = Registrations(FixedDirs.of(where), "node-a")
+    registrations._ended_since = ended = OneAtATime()
+    known = [Known(Worker(_plain(str(number)), alive=False), where, 0, 0) for number in range(60)]
+    threads = [threading.Thread(target=registrations._forget, args=(known[at::3],)) for at in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ended.most == 1
+    assert len(ended) == 20

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,20 @@ from sameshot.errors import UsageError
 from sameshot.profiler.daemon import BackendName
 
 ROOT, DIR, SPOOL = Path("/var/lib/kubelet"), [Path("/tmp/n0")], Path("/tmp/spool")
+
+
+def test_an_agent_of_one_machine_knows_nothing_of_clusters(tmp_path: Path) -> None:
+    """Its start is a part of every local run's."""
+    program = (
+        "import sys, pathlib\n"
+        "from sameshot.cli import services\n"
+        "services.run_service = lambda service, **_: service.close()\n"
+        "here = pathlib.Path(sys.argv[1])\n"
+        "services.agent(node='a', archive=str(here), directory=[here], spool=here)\n"
+        "print([name for name in ('kubeapi', 'podlist', 'poddirs') if f'sameshot.agent.{name}' in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import shutil
@@ -19,7 +20,7 @@ import pytest
 from kube_api import KubeApiServer, a_pod, an_object
 from tls import Authority
 
-from sameshot.agent import poddirs, podlist, silent
+from sameshot.agent import kubeapi, poddirs, podlist, silent
 from sameshot.agent.discovery import WorkerDir
 from sameshot.agent.kubeapi import ApiError, KubeApi
 from sameshot.agent.owners import Owners
@@ -252,6 +253,81 @@ def test_while_the_server_is_away_the_last_list_holds_even_for_a_new_agent(
             later = api.put(a_pod("later", node="node-a"))
             node.make(later)
             await until(lambda: names(dirs) == {"kept", "later"}, "the server is back")
+
+    asyncio.run(go())
+
+
+def test_a_few_pods_as_large_as_can_be_hide_no_other(
+    api: KubeApiServer, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server gives all at once what it has at hand; what is too much together comes in smaller pages."""
+    monkeypatch.setattr(kubeapi, "MAX_ANSWER", 100_000)
+    for number in range(40):
+        thing = a_pod(f"p{number}", node="node-a")
+        if number < 3:
+            thing["metadata"]["annotations"]["noise"] = "\1" * 10_000  # 60 kB as JSON
+        node.make(api.put(thing))
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            await until(lambda: names(dirs) == {f"p{number}" for number in range(40)}, "all are served")
+
+    asyncio.run(go())
+    assert [query["limit"] for _, query, _ in api.requests if "limit" in query][:3] == ["250", "31", "3"]
+
+
+def test_a_quantity_is_never_computed_for_hours() -> None:
+    pod = understood(a_pod("p", node="n", limits={"ephemeral-storage": "1e999999999"}, empty_dir={"sizeLimit": "2e3"}))
+    assert pod is not None
+    assert (pod.limit_bytes, pod.volume_limit_bytes) == (None, 2000)
+
+
+def test_a_number_that_no_record_holds_is_no_number_of_workers(api: KubeApiServer, node: Node) -> None:
+    """What an agent knows must always fit on its disk."""
+    for number in (10**30, 2**63, -1, 0):
+        thing = a_pod(f"of-{number}", node="node-a", limits={"ephemeral-storage": "9E30"})
+        thing["metadata"]["annotations"][labels.ARMED] = f'{{"v":1,"container":"x","local_world_size":{number}}}'
+        pod = understood(thing)
+        assert pod is not None
+        assert pod.local_world_size is None
+        node.make(api.put(thing))
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            assert len(dirs.current()) == 4
+            assert (node.spool / "pods.json").exists()
+            assert [where.limit_bytes for where in dirs.current()] == [2**62] * 4  # half of the most
+
+    asyncio.run(go())
+
+
+def test_a_look_that_fails_for_a_moment_takes_no_pod_away(
+    api: KubeApiServer, node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pods = {name: api.put(a_pod(name, node="node-a")) for name in ("first", "second")}
+    for pod in pods.values():
+        node.make(pod)
+    looked_at, fails = poddirs.podfs.problem_with, set[Path]()
+
+    def look(volume: Path, spool: Path) -> str | None:
+        if volume in fails:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return looked_at(volume, spool)
+
+    monkeypatch.setattr(poddirs.podfs, "problem_with", look)
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            assert names(dirs) == {"first", "second"}
+            fails.add(node.volume(pods["first"]))
+            node.remove(pods["second"])
+            dirs.look()
+            assert names(dirs) == {"first"}  # what is not there is not there
+            assert caplog.text.count("Too many open files") == 1
+            fails.clear()
+            node.remove(pods["first"])
+            dirs.look()
+            assert names(dirs) == set()
 
     asyncio.run(go())
 
@@ -497,7 +573,7 @@ def test_the_token_is_read_anew_for_every_request(api: KubeApiServer, tmp_path: 
     client = KubeApi(api.url, token_file=token)
     for text in ("first", "second"):
         token.write_text(f"{text}\n")
-        client.list("/api/v1/pods", {})
+        list(client.list("/api/v1/pods", {}))
     assert [asked for _, _, asked in api.requests] == ["first", "second"]
 
 
@@ -514,11 +590,11 @@ def test_in_a_pod_it_trusts_the_clusters_ca_and_nobody_else(tmp_path: Path, node
         environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
         (account / "ca.crt").write_bytes(another.pem)
         with pytest.raises(ssl.SSLCertVerificationError):
-            KubeApi.in_cluster(environment, account).list("/api/v1/pods", {})
+            list(KubeApi.in_cluster(environment, account).list("/api/v1/pods", {}))
         assert not api.requests  # nor has it seen the token
         (account / "ca.crt").write_bytes(ours.pem)
         client = KubeApi.in_cluster(environment, account)
-        assert len(client.list("/api/v1/pods", {}).items) == 1
+        assert [len(page.items) for page in client.list("/api/v1/pods", {})] == [1]
         [(_, _, token)] = api.requests
         assert token == "secret"
         node.make(api.put(a_pod("q", node="node-a")))

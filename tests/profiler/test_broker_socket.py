@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 import stat
@@ -80,6 +81,72 @@ def test_answers_come_while_the_event_loop_is_blocked(ipc_dir: Path) -> None:
         async with serving(ipc_dir):
             with Client(str(ipc_dir)) as worker:
                 assert worker.poll() == ""  # the loop is right here, in this blocking read
+
+    asyncio.run(go())
+
+
+def test_whoever_sends_too_much_costs_no_daemon_among_thousands_of_descriptors(ipc_dir: Path) -> None:
+    """An agent of a full node has more than select(2) knows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 1300:
+        pytest.skip(f"a process may have no more than {hard} descriptors here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1300), hard))
+
+    async def go() -> None:
+        broker = Broker(ipc_dir, per_second=5.0)
+        await broker.start()
+        try:
+            with Client(str(ipc_dir)) as worker:
+                for _ in range(6):
+                    assert worker.poll() == ""
+
+                async def throttled() -> bool:
+                    return broker.ignored["throttled"] > 0
+
+                await until("it waits", throttled)
+                worker.socket.settimeout(0.4)  # what came during the pause is too old to be answered
+
+                async def answered() -> bool:
+                    try:
+                        return worker.poll() == ""
+                    except TimeoutError:
+                        return False
+
+                await until("it answers again", answered)
+                assert broker.intact()
+        finally:
+            await broker.close()
+
+    with open(os.devnull, "rb") as nothing:
+        many = [os.dup(nothing.fileno()) for _ in range(1100)]
+        try:
+            assert max(many) > 1024
+            asyncio.run(go())
+        finally:
+            for each in many:
+                os.close(each)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_daemon_whose_thread_has_ended_is_not_intact(ipc_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket still stands, and nobody reads it."""
+
+    async def go() -> None:
+        broker = Broker(ipc_dir)
+        assert not broker.intact()
+        monkeypatch.setattr(Broker, "_serve", lambda *_: None)
+        await broker.start()
+        assert broker._thread is not None
+        broker._thread.join()
+        assert (ipc_dir / "dynolog").is_socket()
+        assert not broker.intact()
+        monkeypatch.undo()
+        await broker.close()
+        await broker.start()
+        assert broker.intact()
+        with Client(str(ipc_dir)) as worker:
+            assert worker.poll() == ""
+        await broker.close()
 
     asyncio.run(go())
 

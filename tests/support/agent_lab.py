@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 import grpc
 import msgspec
 import psutil
+import pytest
 
 from sameshot.agent.agent import Agent
 from sameshot.agent.capturebook import CaptureBook
@@ -61,6 +62,14 @@ def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         asyncio.run(asyncio.wait_for(test(*args, **kwargs), 110))
 
     return run
+
+
+def give_away(path: Path) -> None:
+    """Make it another user's; skips the test where that is not allowed (without CAP_CHOWN, or in a user namespace)."""
+    try:
+        os.chown(path, 12345, 12345)
+    except OSError as error:
+        pytest.skip(f"a file can't be given away here: {error}")
 
 
 async def until(look: Callable[[], T | Awaitable[T]], what: str, patience_s: float = PATIENCE_S) -> T:

@@ -195,6 +195,8 @@ class KubeApiServer:
                 thing for key, thing in sorted(self._objects.items()) if key[0] == plural and _wanted(thing, query)
             ]
             begin, size = int(query.get("continue") or 0), min(int(query.get("limit") or self._page), self._page)
+            if query.get("resourceVersion") == "0":
+                size = self._page  # the watch cache knows no limit
             more = {"continue": str(begin + size)} if begin + size < len(found) else {}
             return {
                 "kind": "List",

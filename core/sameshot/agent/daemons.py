@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 IPC = "ipc"  # `$SAMESHOT_DIR/ipc` is the workers' KINETO_IPC_SOCKET_DIR
 REFRESH_S = 1.0  # a directory that appears is served within a worker's poll
 STARTS_AT_ONCE = 4  # each takes a process for a moment, and this is a training node
+LOOK_WAITS_S = 2.0  # for daemons that are being started; who takes longer holds up nobody else
 REBIND_PAUSE_S = 10.0  # for a pod that keeps removing its daemon's socket
 # A pod has a handful of ranks that poll once a second; who sends more than this waits, and nobody else does.
 POD_DATAGRAMS_PER_S = 500.0
@@ -48,6 +50,7 @@ class Daemons:
         self._refused: dict[str, str] = {}  # path → why it could not be served at the last try
         self._rebound_at: dict[str, float] = {}
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._trying: dict[str, asyncio.Task[None]] = {}  # path → what serves it, for as long as that lasts
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -65,6 +68,10 @@ class Daemons:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        trying = list(self._trying.values())
+        for task in trying:
+            task.cancel()
+        await asyncio.gather(*trying, return_exceptions=True)
         await asyncio.gather(*(daemon.close() for daemon in self.all()))
 
     def of(self, path: str) -> ProfilerDaemon | None:
@@ -91,9 +98,9 @@ class Daemons:
                 log.exception("a look at the workers' directories failed; the next one follows")
 
     async def _look(self) -> None:
-        """Serve what appeared, all at once, and let go of what is gone."""
+        """Serve what appeared, all at once, and let go of what is gone. Waits only so long for the slowest of them."""
         current = {str(where.path): where for where in self._dirs.current()}
-        for path in [path for path in self._by_path if path not in current]:
+        for path in [path for path in self._by_path if path not in current and path not in self._trying]:
             daemon = self._by_path.pop(path)
             if all(daemon is not other for other in self._by_path.values()):
                 await daemon.close()
@@ -101,7 +108,15 @@ class Daemons:
         for known in (self._refused, self._rebound_at):
             for path in [path for path in known if path not in current]:
                 del known[path]
-        await asyncio.gather(*(self._try(where) for where in current.values()))
+        for path, where in current.items():
+            if path not in self._trying:
+                self._trying[path] = task = asyncio.create_task(self._try(where))
+                task.add_done_callback(functools.partial(self._tried, path))
+        if self._trying:
+            await asyncio.wait(list(self._trying.values()), timeout=LOOK_WAITS_S)
+
+    def _tried(self, path: str, _: asyncio.Task[None]) -> None:
+        del self._trying[path]
 
     async def _try(self, where: WorkerDir) -> None:
         key = str(where.path)
@@ -109,10 +124,11 @@ class Daemons:
             await self._serve(where)
         except FileNotFoundError:
             return  # its hook has not made the socket directory yet
-        except (SameshotError, OSError) as error:
+        except Exception as error:  # a defect in one must not end all
             if self._refused.get(key) != str(error):
                 self._refused[key] = str(error)
-                log.warning("no profiler daemon dir=%s why=%r", where.path, str(error))
+                defect = None if isinstance(error, SameshotError | OSError) else error
+                log.warning("no profiler daemon dir=%s why=%r", where.path, str(error), exc_info=defect)
             return
         if self._refused.pop(key, None) is not None:
             log.info("served after all dir=%s", where.path)

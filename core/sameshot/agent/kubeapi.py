@@ -26,7 +26,7 @@ TIMEOUT_S = 15.0
 WATCH_S = 60  # then the server ends it and the next one begins: a connection that died in silence costs no more
 PAGE = 250
 MAX_ANSWER = 64 << 20
-MAX_EVENT = 4 << 20  # etcd takes 1.5 MB for an object
+MAX_EVENT = 16 << 20  # etcd takes 1.5 MB for an object, which JSON may spell in six times as much
 
 
 class ApiError(OSError):
@@ -42,7 +42,13 @@ class ApiError(OSError):
         return self.status == 410
 
 
+class TooLarge(ApiError):
+    """The answer is larger than any that is read."""
+
+
 class Listed(msgspec.Struct, frozen=True):
+    """One page. `version` is what to follow changes from after the last one."""
+
     items: tuple[msgspec.Raw, ...]
     version: str
 
@@ -59,7 +65,7 @@ class Api(Protocol):
 
     def get(self, path: str, query: Mapping[str, str] = ...) -> bytes: ...
 
-    def list(self, path: str, query: Mapping[str, str]) -> Listed: ...
+    def list(self, path: str, query: Mapping[str, str]) -> Iterator[Listed]: ...
 
     def watch(self, path: str, query: Mapping[str, str], version: str) -> Iterator[Change]: ...
 
@@ -131,18 +137,29 @@ class KubeApi:
         finally:
             connection.close()
         if len(data) > MAX_ANSWER:
-            raise ApiError(200, f"more than {MAX_ANSWER} bytes")
+            raise TooLarge(200, f"more than {MAX_ANSWER} bytes")
         return data
 
-    def list(self, path: str, query: Mapping[str, str]) -> Listed:
-        """All objects, page by page, and the version to follow changes from."""
-        items: list[msgspec.Raw] = []
-        asked = {**query, "limit": str(PAGE)}
+    def list(self, path: str, query: Mapping[str, str]) -> Iterator[Listed]:
+        """All objects, page by page. Raises like `get`.
+
+        A page that is too large is asked for in smaller ones, to the end: a few objects that somebody made as large as
+        he could must not hide all others.
+        """
+        limit, asked = PAGE, dict(query)
         while True:
-            page = msgspec.json.decode(self.get(path, asked), type=_List)
-            items += page.items or ()
+            try:
+                data = self.get(path, {**asked, "limit": str(limit)})
+            except TooLarge:
+                if limit == 1:
+                    raise
+                limit = max(1, limit // 8)
+                asked.pop("resourceVersion", None)  # with it, servers give all at once, whatever the limit
+                continue
+            page = msgspec.json.decode(data, type=_List)
+            yield Listed(tuple(page.items or ()), page.metadata.resource_version)
             if not page.metadata.continue_:
-                return Listed(tuple(msgspec.Raw(bytes(each)) for each in items), page.metadata.resource_version)
+                return
             asked["continue"] = page.metadata.continue_
             asked.pop("resourceVersion", None)  # the token says which; both together are refused
 

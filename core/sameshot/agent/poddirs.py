@@ -82,23 +82,30 @@ class PodDirs:
         """One look at the disk. Blocks for a moment, and never on the API server."""
         armed = self._pods.armed()
         self._forget_but(each.pod.uid for each in armed)
+        before = {where.pod_uid: where for where in self._current}
         dirs = []
         for each in armed:
-            where = self._dir_of(each)
+            try:
+                where = self._dir_of(each)
+                if where is not None:
+                    self._report(each.pod, where.path)
+            except Exception as error:  # a passing lack of descriptors, or a defect: no reason to leave a pod
+                where = before.get(each.pod.uid)
+                self._say(each.pod, f"could not be looked at: {type(error).__name__}: {error}")
             if where is not None:
                 dirs.append(where)
-                self._report(each.pod, where.path)
         self._current = tuple(dirs)
         self._pods.write_down()
 
     def _dir_of(self, armed: Armed) -> WorkerDir | None:
+        """None: it can't be served, or not yet. Raises OSError where that can't be told just now."""
         pod = armed.pod
         path = podfs.volume_of(self._root, pod.uid)
         try:
             problem = podfs.problem_with(path, self._spool)
         except FileNotFoundError:
             return None  # the kubelet makes it before the containers, and removes it after them
-        except (OSError, safefs.Unsafe) as error:
+        except safefs.Unsafe as error:
             problem = str(error)
         if problem is not None:
             self._say(pod, f"can't be captured: {problem}")

@@ -107,13 +107,15 @@ class PodList:
         The agents of a large cluster may all start at once, and a list that must be the newest makes the server read
         every pod there is.
         """
-        listed = self._api.list(PODS, {**self._query, "resourceVersion": "0"} if cached else self._query)
-        pods = [pod for raw in listed.items if (pod := self._understood(raw)) is not None]
+        version, pods = "", []
+        for page in self._api.list(PODS, {**self._query, "resourceVersion": "0"} if cached else self._query):
+            version = page.version
+            pods += [pod for raw in page.items if (pod := self._understood(raw)) is not None]
         armed = {pod.uid: self._with_job(pod) for pod in pods}
         with self._lock:
             self._armed = armed
         self._listed.set()
-        return listed.version
+        return version
 
     def _watch(self, version: str) -> str:
         """Take in changes until the server ends this watch; the version to go on from."""

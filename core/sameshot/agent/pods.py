@@ -18,6 +18,8 @@ from sameshot.arm.record import record_of
 from sameshot.arm.values import NotArmable
 
 EPHEMERAL = "ephemeral-storage"
+MAX_LOCAL_WORLD = 4096
+MOST_BYTES = 2**63 - 1  # as with the server's own quantities
 # A uid becomes a folder's name below the kubelet's root.
 _UID = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z-]{0,98}[0-9A-Za-z])?")
 
@@ -183,7 +185,8 @@ def _expected(annotations: dict[str, str], spec: _Spec) -> tuple[str, int | None
         record = None  # of another version: still armed, and the workers will say who they are
     if record is None:
         return (spec.containers[0].name if spec.containers else "main"), None
-    return record.container, record.local_world_size
+    size = record.local_world_size  # what anybody may have written there
+    return record.container, size if size is not None and 0 < size <= MAX_LOCAL_WORLD else None
 
 
 def _attempt(found: dict[str, str]) -> int:
@@ -204,7 +207,7 @@ def _limit(spec: _Spec) -> int | None:
     before = [amount for one in inits if one not in side and (amount := _ephemeral(one)) is not None]
     if not running and not before:
         return None
-    return max(sum(running), *before) if before else sum(running)
+    return min(max(sum(running), *before) if before else sum(running), MOST_BYTES)
 
 
 def _ephemeral(container: _Container) -> int | None:
@@ -219,7 +222,7 @@ def _amount(given: str | int | float | None) -> int | None:
         amount = quantity(str(given))
     except NotArmable:
         return None
-    return amount or None  # an emptyDir's sizeLimit of 0 means none
+    return min(amount, MOST_BYTES) or None  # an emptyDir's sizeLimit of 0 means none
 
 
 def _seconds(stamp: str) -> float | None:

@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import struct
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -71,6 +72,7 @@ class Registrations:
         self._clock = clock
         self._reported: OrderedDict[str, set[str]] = OrderedDict()  # directory → names that were reported
         self._ended_since: dict[str, float] = {}  # uuid → when it was first seen dead
+        self._lock = threading.Lock()  # for the two above: jobs are looked at in threads, at the same time
 
     def all(self) -> list[Known]:
         """Every readable registration of this node, dead ones too, newest first within one logical worker."""
@@ -91,7 +93,24 @@ class Registrations:
 
         The last one in its place stays: it names who is missing.
         """
-        now, ended = self._clock(), self._ended_since
+        now = self._clock()
+        with self._lock:
+            ended = self._note(found, now)
+        places: set[tuple[Any, ...]] = set()
+        for known in found:
+            uuid, place = known.registration.uuid, _logical_worker(known)
+            if place in places and now - ended.get(uuid, now) > FORGET_AFTER_S:
+                with contextlib.suppress(OSError, safefs.Unsafe), safefs.directory(known.where.path, WORKERS) as fd:
+                    if not read_lock(fd, uuid, owner_uid=known.uid).held:
+                        with self._lock:
+                            self._ended_since.pop(uuid, None)
+                        os.unlink(f"{uuid}.json", dir_fd=fd)
+                        os.unlink(f"{uuid}.lock", dir_fd=fd)
+            places.add(place)
+
+    def _note(self, found: Sequence[Known], now: float) -> dict[str, float]:
+        """Since when those that ended are known to have ended."""
+        ended = self._ended_since
         for known in found:
             if known.worker.alive:
                 ended.pop(known.registration.uuid, None)
@@ -99,16 +118,7 @@ class Registrations:
                 ended.setdefault(known.registration.uuid, now)
         while len(ended) > MAX_REMEMBERED:
             del ended[next(iter(ended))]
-        places: set[tuple[Any, ...]] = set()
-        for known in found:
-            uuid, place = known.registration.uuid, _logical_worker(known)
-            if place in places and now - ended.get(uuid, now) > FORGET_AFTER_S:
-                with contextlib.suppress(OSError, safefs.Unsafe), safefs.directory(known.where.path, WORKERS) as fd:
-                    if not read_lock(fd, uuid, owner_uid=known.uid).held:
-                        ended.pop(uuid, None)
-                        os.unlink(f"{uuid}.json", dir_fd=fd)
-                        os.unlink(f"{uuid}.lock", dir_fd=fd)
-            places.add(place)
+        return {uuid: ended[uuid] for known in found if (uuid := known.registration.uuid) in ended}
 
     def _read_dir(self, where: WorkerDir) -> Iterable[Known]:
         try:
@@ -168,12 +178,15 @@ class Registrations:
 
     def _refuse(self, where: WorkerDir, name: str, why: str) -> None:
         """Say it once; of one directory only so often, and without an end for nobody else."""
-        said = self._reported.setdefault(str(where.path), set())
-        self._reported.move_to_end(str(where.path))
-        while len(self._reported) > MAX_REPORTED_DIRS:
-            self._reported.popitem(last=False)
-        if name not in said and len(said) < MAX_REPORTED:
-            said.add(name)
+        with self._lock:
+            said = self._reported.setdefault(str(where.path), set())
+            self._reported.move_to_end(str(where.path))
+            while len(self._reported) > MAX_REPORTED_DIRS:
+                self._reported.popitem(last=False)
+            fresh = name not in said and len(said) < MAX_REPORTED
+            if fresh:
+                said.add(name)
+        if fresh:
             log.warning("registration refused dir=%s name=%r why=%r", where.path, name[:80], why)
 
 

@@ -9,7 +9,8 @@ from decimal import Decimal
 from sameshot.arm.values import NotArmable
 
 # https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
-_FORM = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?|[+-]?\.[0-9]+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?|[eE][+-]?[0-9]+)")
+# A larger exponent would be computed for hours, and no server gives one.
+_FORM = re.compile(r"([+-]?[0-9]+(?:\.[0-9]*)?|[+-]?\.[0-9]+)(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]?|[eE][+-]?[0-9]{1,3})")
 _SCALES = {"": Decimal(1)}
 _SCALES |= {suffix: Decimal(1024) ** (power + 1) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
 _SCALES |= {suffix: Decimal(1000) ** (power - 3) for power, suffix in enumerate("num")}

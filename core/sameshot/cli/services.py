@@ -84,14 +84,15 @@ def agent(
     """Serve one node: registrations, dispatch, announce, verify, archive."""
     from sameshot.agent.config import AgentConfig
     from sameshot.agent.discovery import FixedDirs, WorkerDirs
-    from sameshot.agent.kubeapi import KubeApi
-    from sameshot.agent.poddirs import PodDirs
     from sameshot.agent.server import serve
 
     dirs: WorkerDirs
     if kubelet_root is not None and not directory:
         if backend is not BackendName.BROKER:
             raise UsageError("In pods only the back end broker serves: a stock daemon can't reach their sockets.")
+        from sameshot.agent.kubeapi import KubeApi
+        from sameshot.agent.poddirs import PodDirs
+
         spool = spool or kubelet_root / "sameshot-spool"
         api = (
             KubeApi(api_server, token_file=api_token_file, ca_file=api_ca_file)
