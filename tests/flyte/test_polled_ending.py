@@ -183,7 +183,9 @@ async def test_what_ended_unpublished_has_a_while_after_the_deadline(
         assert (await looks(asked, process(clock), so=lambda status: status.phase == "SUCCEEDED")).result is not None
 
 
-@pytest.mark.parametrize("answer", [Unreachable("away"), NoSuchJob("it has gone"), SILENCE], ids=("away", "gone", "silent"))
+@pytest.mark.parametrize(
+    "answer", [Unreachable("away"), NoSuchJob("it has gone"), SILENCE], ids=("away", "gone", "silent")
+)
 @in_loop
 async def test_a_cancel_that_nobody_confirms_is_tried_for_a_while_and_at_least_once(
     answer: object, monkeypatch: pytest.MonkeyPatch
