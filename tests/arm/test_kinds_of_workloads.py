@@ -294,3 +294,38 @@ def test_places_that_are_one_object_by_an_anchor_are_armed_apart() -> None:
     assert armed["template"]["metadata"]["labels"] == {"app": "x", "sameshot.dev/arm": "enabled"}
     assert armed["selector"]["matchLabels"] == {"app": "x"}
     assert armed["template"]["spec"]["affinity"] == spec["template"]["spec"]["affinity"]
+
+
+OF_SERVER = {"batch.kubernetes.io/job-name": "bert-x", "batch.kubernetes.io/controller-uid": "u", "job-name": "bert-x"}
+
+
+def as_a_server_keeps_it(job: Json, **own: str) -> Json:
+    """A Job without labels gets those of its template; the server adds some to the template, at times to both."""
+    job = copy.deepcopy(job)
+    marks = job["spec"]["template"]["metadata"]["labels"]
+    job["metadata"]["labels"] = dict(own or marks)
+    marks |= OF_SERVER
+    return job
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_disarming_takes_the_label_from_a_job_to_which_the_server_copied_it(shared: bool) -> None:
+    kept = as_a_server_keeps_it(arm_object(fixture("job")).thing)
+    if shared:
+        kept["metadata"]["labels"] |= OF_SERVER
+    assert kept["metadata"]["labels"]["sameshot.dev/arm"] == "enabled"
+    done = disarm_object(kept)
+    assert done.thing["metadata"]["labels"] == {"app": "bert"} | (OF_SERVER if shared else {})
+    assert "sameshot.dev/arm" not in done.thing["spec"]["template"]["metadata"]["labels"]
+    assert not done.told
+
+
+def test_labels_that_a_person_gave_a_job_stay_when_it_is_disarmed() -> None:
+    mine = {"team": "a", "sameshot.dev/arm": "enabled"}
+    done = disarm_object(as_a_server_keeps_it(arm_object(fixture("job")).thing, **mine))
+    assert done.thing["metadata"]["labels"] == mine
+    plain = fixture("job")
+    for holder in (plain, plain["spec"]["template"]):  # the same at both: neither came by arming
+        holder["metadata"]["labels"] = {"app": "bert", "sameshot.dev/arm": "enabled"}
+    assert disarm_object(arm_object(plain).thing).thing == plain
+    assert disarm_object(plain).thing == plain

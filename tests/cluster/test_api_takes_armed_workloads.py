@@ -34,6 +34,8 @@ def settled(thing: Json) -> Json:
         marks = (holder.get("metadata") or {}).get("labels") or {}
         for key in _FRESH_LABELS:
             marks.pop(key, None)
+        # Whether an empty one is written out differs between versions, and means nothing.
+        _drop_empty(holder, "metadata", "labels")
     if thing["kind"] == "Job":
         thing["spec"].pop("selector", None)
     if thing["kind"] == "Pod":  # the token's volume has a random name
@@ -41,6 +43,15 @@ def settled(thing: Json) -> Json:
         for each in thing["spec"]["containers"]:
             each.pop("volumeMounts", None)
     return thing
+
+
+def _drop_empty(holder: Json, *keys: str) -> None:
+    """What is empty at this path, from its end."""
+    key, *rest = keys
+    if rest and isinstance(holder.get(key), dict):
+        _drop_empty(holder[key], *rest)
+    if key in holder and not holder[key]:
+        del holder[key]
 
 
 def as_pods(thing: Json) -> list[Json]:

@@ -21,6 +21,7 @@ from sameshot.arm.values import ArmOptions, Field, JobPlace, Json, NotArmable, c
 
 # Labels that the controllers put on their pods; each from its project's documentation.
 _JOB_NAME, _JOB_UID = "batch.kubernetes.io/job-name", "batch.kubernetes.io/controller-uid"
+_OF_THE_SERVER = {_JOB_NAME, _JOB_UID, "job-name", "controller-uid"}
 _JOBSET_NAME, _JOBSET_UID = "jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/jobset-uid"
 JOBSET_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 _KUBEFLOW_NAME = "training.kubeflow.org/job-name"
@@ -185,17 +186,36 @@ def arm_object(thing: Json, options: ArmOptions | None = None, template_paths: S
 
 
 def disarm_object(thing: Json, template_paths: Sequence[str] = ()) -> ArmedObject:
-    """The same workload without what arming added to its pod templates. Raises NotArmable for an unreadable record."""
+    """The same workload without what arming added to its pod templates, and without the label that an API server copied
+    from there to a Job. Raises NotArmable for an unreadable record."""
     _, paths = _kind(thing, template_paths)
     work: Json = copied(thing)
     told: list[tuple[str, str]] = []
     disarmed = 0
     for path, template in _templates(work, paths):
+        copied_marks = _marks_of_its_template(work, template)
         result = disarm_template(template)
         _put_back(template, result)
         told += [(path, warning) for warning in result.warnings]
         disarmed += result.changed
+        if copied_marks and labels.ARM_LABEL not in inside(template, "metadata", "labels"):
+            del work["metadata"]["labels"][labels.ARM_LABEL]
     return ArmedObject(work, disarmed, tuple(told))
+
+
+def _marks_of_its_template(thing: Json, template: Json) -> bool:
+    """Whether the labels of a Job are those of its armed template, and not a person's own.
+
+    An API server gives a Job without labels those of its template (batch/v1, SetDefaults_Job), and so the one that
+    arming put there, too. What it adds to either for itself tells nothing.
+    """
+    if kind_of(thing) != ("batch", "Job"):
+        return False
+    own, below = (
+        {key: value for key, value in inside(each, "metadata", "labels").items() if key not in _OF_THE_SERVER}
+        for each in (thing, template)
+    )
+    return labels.ARM_LABEL in own and own == below
 
 
 def templates_of(thing: Json, template_paths: Sequence[str] = ()) -> list[tuple[str, Json]]:
