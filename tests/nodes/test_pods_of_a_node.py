@@ -20,10 +20,10 @@ import pytest
 from kube_api import KubeApiServer, a_pod, an_object
 from tls import Authority
 
-from sameshot.agent import kubeapi, poddirs, podlist, silent
+from sameshot.agent import kubeapi, owners, poddirs, podlist, silent
 from sameshot.agent.discovery import WorkerDir
 from sameshot.agent.kubeapi import ApiError, KubeApi
-from sameshot.agent.owners import Owners
+from sameshot.agent.owners import UNREAD_FOR_S, Owners, Whose
 from sameshot.agent.poddirs import PodDirs
 from sameshot.agent.pods import Pod, PodObject, pod_of
 from sameshot.arm import labels
@@ -363,9 +363,6 @@ def test_a_pod_belongs_to_the_topmost_owner_that_can_be_read(api: KubeApiServer,
             await until(lambda: len(dirs.current()) == len(pods), "all jobs are known")
             return {where.pod: where.job for where in dirs.current()}
 
-    def ref(thing: dict[str, Any], attempt: int = 0) -> JobRef:
-        return JobRef("ml", thing["metadata"]["name"], thing["metadata"]["uid"], attempt)
-
     assert asyncio.run(go()) == {
         "of-jobset": ref(jobset, 3),
         "of-cron": ref(nightly),
@@ -445,7 +442,7 @@ def test_a_pod_that_nobody_foresaw_hides_no_other(
             raise RuntimeError("a pod like that")
         return foreseen(found)
 
-    def tells(owners: Owners, pod: Pod) -> JobRef:
+    def tells(owners: Owners, pod: Pod) -> Whose:
         if pod.name == "jobless":
             raise RuntimeError("an owner like that")
         return job_of(owners, pod)
@@ -465,17 +462,109 @@ def test_a_pod_that_nobody_foresaw_hides_no_other(
     asyncio.run(go())
 
 
-def test_an_owner_that_may_not_be_read_ends_the_climb(api: KubeApiServer, node: Node) -> None:
+def a_job_of_a_jobset(api: KubeApiServer) -> tuple[dict[str, Any], dict[str, Any]]:
     jobset = api.put(an_object("JobSet", "llama", api_version="jobset.x-k8s.io/v1alpha2"))
-    job = api.put(an_object("Job", "llama-0", api_version="batch/v1", owner=jobset))
+    return jobset, api.put(an_object("Job", "llama-0", api_version="batch/v1", owner=jobset))
+
+
+def ref(thing: dict[str, Any], attempt: int = 0) -> JobRef:
+    meta = thing["metadata"]
+    return JobRef(meta["namespace"], meta["name"], meta["uid"], attempt)
+
+
+@pytest.mark.parametrize("forbidden", ["jobs", "jobsets"])
+def test_an_owner_that_may_not_be_read_ends_the_climb_until_it_may(
+    api: KubeApiServer, node: Node, monkeypatch: pytest.MonkeyPatch, forbidden: str
+) -> None:
+    monkeypatch.setattr(owners, "UNREAD_FOR_S", 0.2)
+    monkeypatch.setattr(podlist, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(poddirs, "LOOK_S", 0.05)
+    jobset, job = a_job_of_a_jobset(api)
+    if forbidden == "jobsets":
+        api.put(jobset | {"metadata": jobset["metadata"] | {"ownerReferences": []}})
     node.make(api.put(a_pod("p", node="node-a", owner=job)))
+    api.forbidden.add(forbidden)
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            readable = {"jobs": job, "jobsets": jobset}[forbidden]
+            assert one(dirs).job == ref(readable)
+            await until(lambda: len([1 for path, _, _ in api.requests if f"/{forbidden}/" in path]) > 2, "asked again")
+            assert one(dirs).job == ref(readable)
+            api.forbidden.clear()
+            await until(lambda: one(dirs).job == ref(jobset), "the job is known")
+            await until(lambda: dirs._pods.armed()[0].final, "for good")
+
+    asyncio.run(go())
+
+
+def test_an_owner_that_was_unread_is_asked_for_every_half_minute_whatever_number_of_pods_it_has(
+    api: KubeApiServer,
+) -> None:
+    jobset, job = a_job_of_a_jobset(api)
+    pods = [understood(a_pod(f"p{number}", node="node-a", owner=job)) for number in range(3)]
+    now = 1000.0
+    known = Owners(KubeApi(api.url), clock=lambda: now)
+
+    def asked() -> tuple[set[Whose], int]:
+        before = len(api.requests)
+        return {known.job_of(pod) for pod in pods if pod is not None}, len(api.requests) - before
+
+    api.forbidden.add("jobs")
+    assert asked() == ({Whose(ref(job), final=False)}, 1)
+    now += UNREAD_FOR_S - 1
+    assert asked() == ({Whose(ref(job), final=False)}, 0)
+    now += 2
+    assert asked() == ({Whose(ref(job), final=False)}, 1)
+    api.forbidden.clear()
+    now += UNREAD_FOR_S + 1
+    assert asked() == ({Whose(ref(jobset), final=True)}, 2)
+    now += 10 * UNREAD_FOR_S
+    assert asked() == ({Whose(ref(jobset), final=True)}, 0)
+
+
+def test_a_job_that_is_not_final_is_not_taken_from_disk_by_the_next_agent(
+    api: KubeApiServer, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poddirs, "FIRST_LIST_WITHIN_S", 0.3)
+    jobset, job = a_job_of_a_jobset(api)
+    node.make(api.put(a_pod("unsure", node="node-a", owner=job)))
+    alone = api.put(a_pod("sure", node="node-a"))
+    node.make(alone)
     api.forbidden.add("jobs")
 
-    async def go() -> JobRef | None:
+    async def go() -> None:
         async with started(node.dirs(api)) as dirs:
-            return one(dirs).job
+            await until(lambda: {where.job for where in dirs.current()} == {ref(job), ref(alone)}, "both are served")
+            api.go_away()
+        async with started(node.dirs(api)) as dirs:
+            assert [where.job for where in dirs.current()] == [ref(alone)]
+            api.forbidden.clear()
+            api.come_back()
+            await until(lambda: {where.job for where in dirs.current()} == {ref(jobset), ref(alone)}, "known anew")
 
-    assert asyncio.run(go()) == JobRef("ml", "llama-0", job["metadata"]["uid"])
+    asyncio.run(go())
+
+
+def test_an_owner_that_was_forged_changes_nothing_for_its_victim(api: KubeApiServer) -> None:
+    """The uid of another namespace's Job, under a name of one's own, and under that Job's own name."""
+    jobset, job = a_job_of_a_jobset(api)
+    mine = api.put(an_object("Job", "mine", api_version="batch/v1", namespace="theirs"))
+    stolen = [
+        {**job, "metadata": job["metadata"] | {"name": name, "namespace": "theirs"}} for name in ("mine", "llama-0")
+    ]
+    known = Owners(KubeApi(api.url))
+    for number, owner in enumerate([*stolen, {**job, "kind": "CronJob"}, {**job, "apiVersion": "batch/v2"}]):
+        namespace = "theirs" if number < 2 else "ml"
+        forged = understood(a_pod("forged", node="node-a", namespace=namespace, owner=owner))
+        assert forged is not None
+        assert known.job_of(forged).job.namespace == namespace
+    victim = understood(a_pod("victim", node="node-a", owner=job))
+    assert victim is not None
+    assert known.job_of(victim) == Whose(ref(jobset), final=True)
+    honest = understood(a_pod("honest", node="node-a", namespace="theirs", owner=mine))
+    assert honest is not None
+    assert known.job_of(honest) == Whose(ref(mine), final=True)
 
 
 # --- what can't be served, and who never came

@@ -8,7 +8,10 @@ after the other.
 from __future__ import annotations
 
 import http.client
+import logging
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from urllib.parse import quote
 
 import msgspec
@@ -17,7 +20,10 @@ from sameshot.agent.kubeapi import Api, ApiError
 from sameshot.agent.pods import AnyObject, Owner, Pod, controller_of
 from sameshot.model import JobRef
 
+log = logging.getLogger(__name__)
+
 MAX_REMEMBERED = 2_000
+UNREAD_FOR_S = 30.0  # then an owner that could not be read is asked for again
 MAX_HEIGHT = 5
 MAX_NAME = 253
 # (group, kind) → the resource's name in the API's paths
@@ -29,52 +35,79 @@ _MIDDLEMEN = {
 _NO_JOB = {("batch", "CronJob")}
 
 
+class Whose(msgspec.Struct, frozen=True):
+    """A pod's job. Not `final`: an owner on the way up could not be read, and what is above it may be the job."""
+
+    job: JobRef
+    final: bool
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What is above an owner. `until` (the clock's seconds): it could not be read, and is asked for again then."""
+
+    above: Owner | None
+    until: float | None = None
+
+
 class Owners:
-    """Remembers what it read: an object's controller never changes."""
+    """Remembers what it read: an object's controller never changes. What it could not read it asks for again.
 
-    def __init__(self, api: Api) -> None:
+    `clock` is any monotonic one, in seconds.
+    """
+
+    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
-        self._above: OrderedDict[str, Owner | None] = OrderedDict()
+        self._clock = clock
+        # By all that a pod's maker wrote, and the namespace: a reference that was forged stands for itself alone.
+        self._seen: OrderedDict[tuple[str, Owner], _Seen] = OrderedDict()
 
-    def job_of(self, pod: Pod) -> JobRef:
+    def job_of(self, pod: Pod) -> Whose:
         """The job attempt of this pod; a pod that nobody controls is a job of its own.
 
         Raises OSError or HTTPException where the API can't be asked: then it is not known, and to be asked again.
         """
-        top = pod.owner
+        top, final = pod.owner, True
         if top is None or _key(top) in _NO_JOB:
-            return JobRef(pod.namespace, pod.name, pod.uid, pod.attempt)
+            return Whose(JobRef(pod.namespace, pod.name, pod.uid, pod.attempt), final)
         for _ in range(MAX_HEIGHT):
-            above = self._controller(pod.namespace, top)
-            if above is None or _key(above) in _NO_JOB:
+            seen = self._look(pod.namespace, top)
+            final = seen.until is None
+            if seen.above is None or _key(seen.above) in _NO_JOB:
                 break
-            top = above
-        return JobRef(pod.namespace, top.name, top.uid, pod.attempt)
+            top = seen.above
+        return Whose(JobRef(pod.namespace, top.name, top.uid, pod.attempt), final)
 
-    def _controller(self, namespace: str, owner: Owner) -> Owner | None:
+    def _look(self, namespace: str, owner: Owner) -> _Seen:
         resource = _MIDDLEMEN.get(_key(owner))
-        if resource is None:
-            return None
-        if owner.uid not in self._above:
-            self._above[owner.uid] = self._read(_path(owner, namespace, resource), owner)
-            while len(self._above) > MAX_REMEMBERED:
-                self._above.popitem(last=False)
-        return self._above[owner.uid]
-
-    def _read(self, path: str | None, owner: Owner) -> Owner | None:
+        path = None if resource is None else _path(owner, namespace, resource)
         if path is None:
-            return None
+            return _Seen(None)
+        before = self._seen.get((namespace, owner))
+        if before is not None and (before.until is None or self._clock() < before.until):
+            return before
+        seen = self._seen[namespace, owner] = self._read(path, owner, said=before is not None)
+        while len(self._seen) > MAX_REMEMBERED:
+            self._seen.popitem(last=False)
+        return seen
+
+    def _read(self, path: str, owner: Owner, *, said: bool) -> _Seen:
         try:
             found = msgspec.json.decode(self._api.get(path), type=AnyObject)
         except ApiError as error:
-            if error.status in (403, 404):  # not ours to read, or gone: the topmost one that can be known
-                return None
-            raise
+            if error.status not in (403, 404):
+                raise
+            why = str(error)  # not ours to read (yet), or gone: the topmost one that can be known, for now
         except msgspec.MsgspecError as error:
             raise http.client.HTTPException(f"{path} is not understood: {error}") from None
-        if found.metadata.uid != owner.uid:
-            return None  # a successor of that name
-        return controller_of(found.metadata)
+        else:
+            if found.metadata.uid == owner.uid:
+                return _Seen(controller_of(found.metadata))
+            why = "another object has that name"
+        if not said:
+            log.warning(
+                "owner unread path=%s why=%r; taken for the job, asked again every %.0f s", path, why, UNREAD_FOR_S
+            )
+        return _Seen(None, until=self._clock() + UNREAD_FOR_S)
 
 
 def _path(owner: Owner, namespace: str, resource: str) -> str | None:

@@ -27,16 +27,17 @@ log = logging.getLogger(__name__)
 PODS = "/api/v1/pods"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 BETWEEN_WATCHES_S = 0.1
-ASK_AGAIN_S = 2.0  # for a job that is not known yet
+ASK_AGAIN_S = 2.0  # for a job that is not known yet; owners that can't be read are asked for at their own pace
 
 _TROUBLES = (OSError, http.client.HTTPException, msgspec.MsgspecError)
 
 
 class Armed(msgspec.Struct, frozen=True):
-    """An armed pod and its job; None: the API server could not be asked yet."""
+    """An armed pod and its job; None: the API server could not be asked yet. Not `final`: asked again (`Whose`)."""
 
     pod: Pod
     job: JobRef | None = None
+    final: bool = False
 
 
 class PodList:
@@ -149,15 +150,21 @@ class PodList:
     def _with_job(self, pod: Pod) -> Armed:
         with self._lock:
             known = self._armed.get(pod.uid)
-        if known is not None and known.job is not None and known.pod.owner == pod.owner:
-            return Armed(pod, known.job)
+        if known is None or known.pod.owner != pod.owner:
+            known = None
+        elif known.final:
+            return Armed(pod, known.job, final=True)
         try:
-            return Armed(pod, self._owners.job_of(pod))
+            whose = self._owners.job_of(pod)
         except _TROUBLES as error:
             log.warning("job of pod %s not known yet why=%r", pod, str(error))
         except Exception as error:  # its owner is whatever its maker wrote: the others are served all the same
             log.warning("job of pod %s can't be told why=%r", pod, f"{type(error).__name__}: {error}"[:300])
-        return Armed(pod)
+        else:
+            if known is not None and known.job not in (None, whose.job):
+                log.warning("job of pod %s is %s after all, not %s", pod, whose.job, known.job)
+            return Armed(pod, whose.job, whose.final)
+        return Armed(pod, None if known is None else known.job)
 
     def _keep_resolving(self) -> None:
         """Beside the other thread: a watch may be quiet for a minute."""
@@ -169,7 +176,7 @@ class PodList:
 
     def _resolve(self) -> None:
         for each in self.armed():
-            if each.job is None:
+            if not each.final:
                 resolved = self._with_job(each.pod)
                 with self._lock:
                     if self._armed.get(each.pod.uid) is each:
@@ -186,7 +193,7 @@ class PodList:
             log.warning("list of pods unreadable path=%s why=%r", self._memory, str(error))
             return
         with self._lock:
-            self._armed = {each.pod.uid: each for each in known}
+            self._armed = {each.pod.uid: each if each.final else Armed(each.pod) for each in known}
 
     def write_down(self) -> None:
         """Keep the list for a restart, where it changed. Blocks on the disk."""
