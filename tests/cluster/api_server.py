@@ -44,9 +44,16 @@ class ApiServer:
         return str(self._client.configuration.host)
 
     @property
-    def ca_file(self) -> str:
-        """Whose certificates are trusted, as a file; the client writes one for what stands in the kubeconfig itself."""
-        return str(self._client.configuration.ssl_ca_cert)
+    def ca_file(self) -> str | None:
+        """Whose certificates are trusted, as a file; the client writes one for what stands in the kubeconfig itself.
+        None: those that the machine trusts."""
+        found = self._client.configuration.ssl_ca_cert
+        return None if found is None else str(found)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether the server's certificate is looked at."""
+        return bool(self._client.configuration.verify_ssl)
 
     def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Answer:
         from kubernetes.client.exceptions import ApiException

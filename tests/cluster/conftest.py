@@ -3,8 +3,14 @@
     api     needs a server only: kind, a bare control plane, or any cluster (dry runs, and a namespace of its own)
     nodes   needs nodes that run pods
 
-Every object lies in a namespace that the test makes and takes away again. What each kind of test needs besides is in
-its own file. They are part of `make test-full`, so that `make test` never touches a cluster.
+Every object lies in a namespace that the test makes and takes away again, but for webhook configurations, a
+ClusterRole and its binding, which are removed, too. So the user of the kubeconfig makes namespaces and what lies in them, webhook
+configurations, ClusterRoles with rights that it must hold itself, their bindings and tokens of ServiceAccounts, and
+reads nodes, events and logs: cluster-admin, in effect. Where no controller manager runs, a deleted namespace stays
+`Terminating`; no pod is left in it.
+
+What each kind of test needs besides is in its own file. They are part of `make test-full`, so that `make test` never
+touches a cluster.
 """
 
 from __future__ import annotations
@@ -21,7 +27,7 @@ from api_server import ApiServer, Namespace
 def api() -> ApiServer:
     """The API server; one that does not answer is a failure, not a reason to skip."""
     if not os.environ.get("KUBECONFIG"):
-        pytest.skip("KUBECONFIG is not set: name the kubeconfig of a cluster where namespaces may be made")
+        pytest.skip("KUBECONFIG is not set: name the kubeconfig of a user with the rights of cluster-admin")
     pytest.importorskip("kubernetes", reason="the client is missing: pip install 'sameshot[kubernetes]'")
     return ApiServer.of_kubeconfig()
 

@@ -2,8 +2,8 @@
 
 The server calls `https://$SAMESHOT_TEST_WEBHOOK_HOST:<port>` (default: 127.0.0.1, for a control plane on this machine;
 for one in a container, as kind has it, an address of this machine that is reached from there). Where nothing ever
-arrives here the tests fail, with two reasons to skip instead: nobody named a host, and the server is another machine,
-which can't be expected to reach this one. Only pods of the test's own namespace are looked at.
+arrives here the tests fail; they skip only where nobody named a host and the server is another machine, which can't be
+expected to reach this one. Only pods of the test's own namespace are looked at.
 """
 
 from __future__ import annotations
@@ -115,8 +115,9 @@ def until_asked(webhook: Webhook, api: ApiServer, namespace: Namespace) -> None:
         namespace.dry_run(asking(fixture("pod")))
         if time.monotonic() > until:
             why = (
-                f"in {IN_FORCE_WITHIN_S:.0f} s the API server {api.url} never asked {webhook.address}: it does not reach "
-                "it (set SAMESHOT_TEST_WEBHOOK_HOST), or does not believe it (its log says `failed calling webhook`)"
+                f"in {IN_FORCE_WITHIN_S:.0f} s the API server {api.url} never asked {webhook.address}: it does not "
+                "reach it (set SAMESHOT_TEST_WEBHOOK_HOST), or does not believe it (its log says `failed calling "
+                "webhook`)"
             )
             if "SAMESHOT_TEST_WEBHOOK_HOST" in os.environ or is_here(api.url):
                 pytest.fail(why)
