@@ -18,6 +18,7 @@ end of its test, and the kubelet has removed its volume before the next one begi
 from __future__ import annotations
 
 import contextlib
+import functools
 import gzip
 import json
 import os
@@ -150,10 +151,11 @@ class Node:
             with contextlib.suppress(Refused):  # told below, where it is there still
                 self.delete(pod, grace_s=1)
         for pod in started:
-            name = pod["metadata"]["name"]
-            wait_for(lambda pod=pod: self.status(pod) is None, f"pod {name} is gone", 120)
-            volume = self.volume(pod)
-            wait_for(lambda volume=volume: not volume.exists(), f"the kubelet removed {volume} of {name}", 120)
+            what = f"{pod['metadata']['name']} is gone, and the kubelet has removed {self.volume(pod)}"
+            wait_for(functools.partial(self._is_gone, pod), what, 120)
+
+    def _is_gone(self, pod: Json) -> bool:
+        return self.status(pod) is None and not self.volume(pod).exists()
 
     def status(self, pod: Json) -> Json | None:
         """None: there is no such pod any more."""
