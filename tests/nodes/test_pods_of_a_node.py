@@ -10,7 +10,7 @@ import os
 import shutil
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from tls import Authority
 
 from sameshot.agent import kubeapi, owners, poddirs, podlist, silent
 from sameshot.agent.discovery import WorkerDir
-from sameshot.agent.kubeapi import ApiError, KubeApi
+from sameshot.agent.kubeapi import ApiError, Change, KubeApi
 from sameshot.agent.owners import UNREAD_FOR_S, Owners, Whose
 from sameshot.agent.poddirs import PodDirs
 from sameshot.agent.pods import Pod, PodObject, pod_of
@@ -221,6 +221,38 @@ def test_a_server_that_forgot_is_listed_again_without_a_complaint(
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("status", [403, 410])
+def test_a_server_that_lists_and_refuses_to_be_watched_is_asked_ever_more_rarely(
+    api: KubeApiServer, node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    class Unwatched(KubeApi):
+        def watch(self, path: str, query: Mapping[str, str], version: str) -> Iterator[Change]:
+            if refuses:
+                raise ApiError(status, "not for you")
+            return super().watch(path, query, version)
+
+    refuses = [True]
+    monkeypatch.setattr(podlist, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(podlist, "LONGEST_PAUSE_S", 0.4)
+
+    def pauses() -> list[object]:
+        return [record.args[1] for record in caplog.records if isinstance(record.args, tuple)]
+
+    async def go() -> None:
+        dirs = PodDirs(Unwatched(api.url, watch_s=1), node="node-a", root=node.root, spool=node.spool)
+        async with started(dirs):
+            await until(lambda: len(pauses()) == 5, "it has failed five times")
+            assert pauses() == [0.05, 0.1, 0.2, 0.4, 0.4]
+            assert 5 <= api.count(limit="250") <= 7  # the first 410 is answered by a list at once, and not said
+            refuses.clear()
+            await until(lambda: api.count(watch="true") > 1, "it watches, and again")
+            refuses.append(True)
+            await until(lambda: len(pauses()) == 6, "refused again")
+            assert pauses()[5] == 0.05
+
+    asyncio.run(go())
+
+
 def test_many_pods_come_page_by_page(node: Node) -> None:
     with KubeApiServer(page=2) as api:
         for number in range(5):
@@ -328,6 +360,29 @@ def test_a_look_that_fails_for_a_moment_takes_no_pod_away(
             node.remove(pods["first"])
             dirs.look()
             assert names(dirs) == set()
+
+    asyncio.run(go())
+
+
+def test_a_spool_that_is_removed_takes_no_pod_away_and_is_told(
+    api: KubeApiServer, node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    pods = {name: api.put(a_pod(name, node="node-a")) for name in ("first", "second")}
+    for pod in pods.values():
+        node.make(pod)
+
+    async def go() -> None:
+        async with started(node.dirs(api)) as dirs:
+            before = dirs.current()
+            assert names(dirs) == {"first", "second"}
+            shutil.rmtree(node.spool)
+            for _ in range(2):
+                dirs.look()
+            assert dirs.current() == before
+            assert caplog.text.count(f"the agent's spool {node.spool} was removed") == 2  # once for each pod
+            node.remove(pods["second"])
+            dirs.look()
+            assert names(dirs) == {"first"}
 
     asyncio.run(go())
 
@@ -645,6 +700,14 @@ def test_a_pod_in_which_nobody_registers_is_reported_once_with_the_likely_causes
             uid = pods["mute"]["metadata"]["uid"]
             assert dirs.unregistered(JobRef("ml", "mute", uid)) == [mute]  # its coordinator is told, and no other
             assert dirs.unregistered(JobRef("ml", "fine", pods["fine"]["metadata"]["uid"])) == []
+            pods["mute"]["status"]["phase"] = "Failed"
+            api.put(pods["mute"])
+            await until(
+                lambda: not dirs.unregistered(JobRef("ml", "mute", uid)), "nobody is missed in a pod that ended"
+            )
+            pods["mute"]["status"]["phase"] = "Running"
+            api.put(pods["mute"])
+            await until(lambda: dirs.unregistered(JobRef("ml", "mute", uid)) == [mute], "it runs again")
             (volumes["mute"] / "workers").mkdir()
             (volumes["mute"] / "workers" / "0a.json").write_text("{}")
             await until(lambda: len(dirs._silent) == 1, "it came after all")

@@ -52,7 +52,7 @@ class PodDirs:
         return self._current
 
     def unregistered(self, job: JobRef) -> Sequence[str]:
-        mine = [armed.pod.uid for armed in self._pods.armed() if armed.job == job]
+        mine = [armed.pod.uid for armed in self._pods.armed() if armed.job == job and not armed.pod.ended]
         return [words for uid in mine if (words := self._silent.get(uid)) is not None]
 
     async def start(self) -> None:

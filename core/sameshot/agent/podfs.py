@@ -25,10 +25,21 @@ def volume_of(root: Path, pod_uid: str) -> Path:
     return root.joinpath("pods", pod_uid, *EMPTY_DIRS, labels.VOLUME)
 
 
+class SpoolGone(OSError):
+    """What is finished could be moved nowhere: of no pod can it be told whether it can be served."""
+
+
 def problem_with(volume: Path, spool: Path) -> str | None:
-    """Why a pod's directory can't be served; None: it can. Raises FileNotFoundError where it is not there (yet)."""
+    """Why a pod's directory can't be served; None: it can.
+
+    Raises FileNotFoundError where it is not there (yet), SpoolGone where the spool is not.
+    """
     with safefs.directory(volume.parent, volume.name) as fd:
-        if os.fstat(fd).st_dev != os.stat(spool).st_dev:
+        try:
+            kept_on = os.stat(spool).st_dev
+        except FileNotFoundError:
+            raise SpoolGone(f"the agent's spool {spool} was removed; a restart of the agent makes it anew") from None
+        if os.fstat(fd).st_dev != kept_on:
             return (
                 f"it is on another file system than the spool {spool} (an emptyDir in memory, or a mount of its own), "
                 "so finished traces could not be moved"

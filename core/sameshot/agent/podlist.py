@@ -52,6 +52,7 @@ class PodList:
         self._armed: dict[str, Armed] = {}  # by pod uid
         self._listed = threading.Event()
         self._ending = threading.Event()
+        self._heard = False  # whether watching has worked since the last list
         self._written = b""
 
     def start(self, within_s: float) -> bool:
@@ -72,27 +73,33 @@ class PodList:
     # --- what the server says ---------------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        pause, cached = FIRST_PAUSE_S, True
+        pause, cached, forgot = FIRST_PAUSE_S, True, False
         while not self._ending.is_set():
+            self._heard = False
             try:
                 version = self._list(cached)
-                pause, cached = FIRST_PAUSE_S, True
+                cached = True
                 while not self._ending.wait(BETWEEN_WATCHES_S):
                     version = self._watch(version)
-            except ApiError as error:
-                if error.expired and not self._ending.wait(BETWEEN_WATCHES_S):
-                    cached = False  # what to follow from is too long ago, and so may be what the server has at hand
+                return
+            except Exception as error:
+                trouble = error
+            if self._heard:  # a list alone proves little: watching may be what is refused
+                pause, forgot = FIRST_PAUSE_S, False
+            if isinstance(trouble, ApiError) and trouble.expired:
+                cached = False  # what to follow from is too long ago, and so may be what the server has at hand
+                if not forgot:
+                    forgot = True
+                    self._ending.wait(BETWEEN_WATCHES_S)
                     continue
-                self._complain(error, pause)
-            except _TROUBLES as error:
-                self._complain(error, pause)
-            except Exception:
-                log.exception("following the API server failed; begun again")
+            self._complain(trouble, pause)
             self._ending.wait(pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _complain(self, error: Exception, pause: float) -> None:
-        if not self._ending.is_set():
+        if not isinstance(error, _TROUBLES):
+            log.error("following the API server failed; begun again", exc_info=error)
+        elif not self._ending.is_set():
             log.warning("no answer of the API server why=%r; the last list is kept, again in %.1f s", str(error), pause)
 
     @property
@@ -121,10 +128,12 @@ class PodList:
     def _watch(self, version: str) -> str:
         """Take in changes until the server ends this watch; the version to go on from."""
         for change in self._api.watch(PODS, self._query, version):
+            self._heard = True
             about = msgspec.json.decode(change.object, type=_Versioned).metadata
             version = about.resource_version or version
             if change.kind != "BOOKMARK":
                 self._take(change, about.uid)
+        self._heard = True
         return version
 
     def _take(self, change: Change, uid: str) -> None:
