@@ -6,8 +6,8 @@
 Every object lies in a namespace that the test makes and takes away again, but for webhook configurations, a
 ClusterRole and its binding, which are removed, too. So the user of the kubeconfig makes namespaces and what lies in
 them, webhook configurations, ClusterRoles with rights that it must hold itself, their bindings and tokens of
-ServiceAccounts, and reads nodes, events and logs: cluster-admin, in effect. Where no controller manager runs, a deleted namespace stays
-`Terminating`; no pod is left in it.
+ServiceAccounts, and reads nodes, events and logs: cluster-admin, in effect. Where no controller manager runs, a
+deleted namespace stays `Terminating`; no pod is left in it.
 
 What each kind of test needs besides is in its own file. They are part of `make test-full`, so that `make test` never
 touches a cluster.

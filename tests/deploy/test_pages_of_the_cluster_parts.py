@@ -12,7 +12,7 @@ from kubernetes_objects import kustomized
 
 from sameshot.arm import labels
 from sameshot.cli.main import application
-from sameshot.webhook.desk import Limits
+from sameshot.webhook.desk import THREADS, Limits
 from sameshot.webhook.server import WebhookConfig
 
 REPO = Path(__file__).parents[2]
@@ -59,6 +59,8 @@ def test_the_webhooks_page_says_the_numbers_and_names_that_hold() -> None:
         f"{limits.body_within_s:g} s for the body",
         f"{limits.review_within_s:g} s for the review",
         f"above {limits.body_bytes >> 20} MiB",
+        f"above {limits.large_bytes >> 10} KiB",
+        f"above {limits.held_bytes >> 20} MiB of bodies",
         f"fail after {limits.stuck_after_s:g} s",
         f"closed after {config.first_request_within_s:g} s",
         f"above {config.connections} the",
@@ -70,6 +72,13 @@ def test_the_webhooks_page_says_the_numbers_and_names_that_hold() -> None:
         f"`{labels.ARM_LABEL}: {labels.DISABLED}`",
     ):
         assert said in text, said
+    (deployment,) = [each for each in kustomized(REPO / "deploy/webhook/base") if each["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    memory = int(container["resources"]["limits"]["memory"].removesuffix("Mi"))
+    assert f"limit is {memory} MiB" in text
+    # At rest, one large review beside small ones, all bodies (twice, while they are joined), what connections buffer.
+    at_most = 50 + 55 * (limits.body_bytes + THREADS * limits.large_bytes) / 2**20 + 2 * limits.held_bytes / 2**20
+    assert at_most + config.connections * 128 / 1024 < memory
     assert limits.body_within_s + limits.review_within_s < 2.0  # what an API server waits
 
 

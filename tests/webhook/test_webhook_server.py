@@ -276,7 +276,7 @@ def test_a_review_without_a_stated_size_is_read_no_further_than_the_limit(tmp_pa
 def test_a_large_review_below_the_limit_is_answered(tmp_path: Path) -> None:
     async def scene() -> None:
         async with serving(tmp_path, limits=Limits(body_within_s=30.0, review_within_s=30.0)) as (_, client):
-            thing = pod(spec={"big": "x" * (6 << 20)})
+            thing = pod(spec={"big": "x" * (3 << 19)})
             response, _ = await ask(client, thing)
             assert "patch" in response
 
@@ -291,6 +291,102 @@ def test_a_compressed_body_is_not_blown_up(tmp_path: Path) -> None:
                 assert answer.status == 400
 
     asyncio.run(scene())
+
+
+def large_pod(size: int) -> Json:
+    return pod(spec={"big": "x" * size})
+
+
+async def status_of(client: aiohttp.ClientSession, size: int) -> int:
+    async with client.post("/arm", data=review_of(large_pod(size))) as answer:
+        return answer.status
+
+
+def test_above_the_room_for_all_bodies_one_is_refused_and_there_is_room_again_once_others_went(tmp_path: Path) -> None:
+    """An API server takes that as a call that failed, and creates the pod as it is."""
+
+    async def scene() -> None:
+        limits = Limits(body_within_s=30.0, held_bytes=1 << 20)
+        async with serving(tmp_path, limits=limits) as (webhook, client):
+            _, writer = await connected(webhook)
+            writer.write(b"POST /arm HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 900_000)
+
+            async def refused() -> bool:
+                return await status_of(client, 300_000) == 503
+
+            await until(refused)  # once those have arrived
+            assert await _armed(client)  # an ordinary one still fits
+            writer.close()
+
+            async def taken() -> bool:
+                return await status_of(client, 300_000) == 200
+
+            await until(taken)
+            for _ in range(10):  # and nothing of it is lost
+                assert await status_of(client, 900_000) == 200
+
+    asyncio.run(scene())
+
+
+def test_a_body_takes_its_room_until_the_review_that_nobody_waits_for_has_ended(tmp_path: Path) -> None:
+    release = threading.Event()
+
+    def slow(body: bytes) -> Any:
+        if len(body) > 100_000:
+            release.wait(60)
+        return review.answer(body)
+
+    async def scene() -> None:
+        limits = Limits(review_within_s=0.2, held_bytes=1 << 20)
+        async with serving(tmp_path, slow, limits=limits) as (_, client):
+            try:
+                assert await status_of(client, 700_000) == 200  # admitted as it is
+                assert await status_of(client, 700_000) == 503
+                assert await _armed(client)
+            finally:
+                release.set()
+
+            async def taken() -> bool:
+                return await status_of(client, 700_000) == 200
+
+            await until(taken)
+
+    asyncio.run(scene())
+
+
+def test_large_reviews_take_turns_and_small_ones_do_not_wait_for_them(tmp_path: Path) -> None:
+    release, running, most = threading.Event(), 0, 0
+    lock = threading.Lock()
+
+    def slow(body: bytes) -> Any:
+        nonlocal running, most
+        if len(body) > 100_000:
+            with lock:
+                running += 1
+                most = max(most, running)
+            release.wait(60)
+            with lock:
+                running -= 1
+        return review.answer(body)
+
+    async def scene() -> None:
+        limits = Limits(review_within_s=30.0, large_bytes=100_000)
+        async with serving(tmp_path, slow, limits=limits) as (_, client):
+            large = [asyncio.create_task(status_of(client, 200_000)) for _ in range(THREADS)]
+            try:
+
+                async def begun() -> bool:
+                    return running > 0
+
+                await until(begun)
+                for _ in range(THREADS):
+                    assert await _armed(client)
+            finally:
+                release.set()
+            assert await asyncio.gather(*large) == [200] * THREADS
+
+    asyncio.run(scene())
+    assert most == 1
 
 
 # ---- slow and idle clients

@@ -4,6 +4,7 @@
     patch.py         the difference of two JSON objects as a JSON Patch
     certificates.py  a certificate in files, taken anew when it is rotated
     desk.py          what is asked and answered over HTTP: bounded in size and time
+    room.py          how much of what others sent is held at once
     connections.py   which connections are kept
     server.py        all of it over HTTPS, from start to end
 

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import msgspec
 from aiohttp import web
@@ -21,6 +22,7 @@ from aiohttp.typedefs import Handler
 
 from sameshot.threads import DaemonThreads
 from sameshot.webhook import review
+from sameshot.webhook.room import Held, NoRoom, Room
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +36,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     body_within_s: float = 0.9
     review_within_s: float = 0.8
-    # An API server takes objects of up to 3 MiB; as JSON inside a review one may be larger than it was before.
-    body_bytes: int = 8 << 20
+    # A review takes up to 55 times the memory of its body (a list of empty objects; measured), so these, together with
+    # what a server of idle connections takes, stay below the container's limit. etcd takes no object above 1.5 MiB.
+    body_bytes: int = 2 << 20
+    held_bytes: int = 32 << 20  # of all bodies that are being read, or reviewed
+    large_bytes: int = 128 << 10  # above that, reviews take turns; a pod is rarely a tenth of it
     stuck_after_s: float = 30.0
 
 
@@ -47,6 +52,8 @@ class Desk:
         self._answer = answer
         self._limits = limits
         self._threads = DaemonThreads(THREADS, "review", grace_s=1.0)
+        self._large = DaemonThreads(1, "large review", grace_s=1.0)
+        self._room = Room(limits.held_bytes)
         self._running: dict[object, float] = {}  # reviews that nobody may wait for any more, too: since when
         self._note = note
 
@@ -59,6 +66,7 @@ class Desk:
 
     def close(self) -> None:
         self._threads.shutdown()
+        self._large.shutdown()
 
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -69,24 +77,33 @@ class Desk:
         return response
 
     async def _arm(self, request: web.Request) -> web.Response:
+        held = Held(self._room)
+        try:
+            return await self._looked_at(request, held)
+        finally:
+            held.let_go()
+
+    async def _looked_at(self, request: web.Request, held: Held) -> web.Response:
         try:
             async with asyncio.timeout(self._limits.body_within_s):
-                body = await _body(request, self._limits.body_bytes)
+                body = await _body(request, self._limits.body_bytes, held)
         except TimeoutError:
             return _refused(408, f"The review did not arrive within {self._limits.body_within_s:g} s.")
         except _TooLarge:
             return _refused(413, f"A review of more than {self._limits.body_bytes} bytes is not looked at.")
+        except NoRoom:
+            return _refused(503, f"Reviews of {self._limits.held_bytes} bytes in all are being looked at already.")
         try:
-            answered = await self._answered(body)
+            answered = await self._answered(body, held)
         except review.Malformed as error:
             return _refused(400, f"This is no review: {error}.")
         return web.Response(body=answered, content_type="application/json")
 
-    async def _answered(self, body: bytes) -> bytes:
+    async def _answered(self, body: bytes, held: Held) -> bytes:
         """The answer, whatever happens. Raises Malformed."""
         try:
             async with asyncio.timeout(self._limits.review_within_s):
-                answered, request, verdict = await self._reviewed(body)
+                answered, request, verdict = await self._reviewed(body, held)
         except review.Malformed:
             raise
         except TimeoutError:
@@ -104,17 +121,30 @@ class Desk:
         )
         return answered
 
-    async def _reviewed(self, body: bytes) -> tuple[bytes, review.Request, review.Verdict]:
+    async def _reviewed(self, body: bytes, held: Held) -> tuple[bytes, review.Request, review.Verdict]:
         key = object()
+        todo = [body]  # emptied when it is over, since threads may come late to work that was given up
 
         def work() -> tuple[bytes, review.Request, review.Verdict]:
             self._running[key] = time.monotonic()
             try:
-                return self._answer(body)
+                return self._answer(todo[0])
             finally:
                 del self._running[key]
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        def over(_: Future[tuple[bytes, review.Request, review.Verdict]]) -> None:
+            todo.clear()
+            held.let_go()
+
+        threads = self._threads if len(body) <= self._limits.large_bytes else self._large
+        held.share()
+        try:
+            future = threads.submit(work)
+        except RuntimeError:  # it is ending
+            held.let_go()
+            raise
+        future.add_done_callback(over)
+        return await asyncio.wrap_future(future)
 
     async def _health(self, request: web.Request) -> web.Response:
         since = min(list(self._running.values()), default=None)
@@ -130,15 +160,17 @@ class _TooLarge(Exception):
     pass
 
 
-async def _body(request: web.Request, limit: int) -> bytes:
+async def _body(request: web.Request, limit: int, held: Held) -> bytes:
+    """Raises _TooLarge and NoRoom; counts what has come, not what is announced."""
     if (request.content_length or 0) > limit:
         raise _TooLarge
     pieces, size = [], 0
     async for piece in request.content.iter_any():
-        pieces.append(piece)
         size += len(piece)
         if size > limit:
             raise _TooLarge
+        held.grow(len(piece))
+        pieces.append(piece)
     return b"".join(pieces)
 
 
