@@ -142,9 +142,26 @@ def test_a_label_with_a_word_of_its_own_is_not_overwritten() -> None:
         arm_template(template() | {"metadata": {"labels": {"sameshot.dev/arm": "true"}}})
 
 
-def test_windows_is_refused() -> None:
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"os": {"name": "windows"}},
+        {"nodeSelector": {"kubernetes.io/os": "windows"}},
+        {"nodeSelector": {"beta.kubernetes.io/os": "windows", "pool": "a"}},
+    ],
+)
+def test_windows_is_refused(spec: dict[str, Any]) -> None:
     with pytest.raises(NotArmable, match="Windows"):
-        arm_template(template(os={"name": "windows"}))
+        arm_template(template(**spec))
+
+
+def test_a_pod_that_asks_for_linux_is_armed() -> None:
+    assert is_armed(arm_template(template(os={"name": "linux"}, nodeSelector={"kubernetes.io/os": "linux"})).template)
+
+
+def test_the_mirror_of_a_static_pod_is_refused() -> None:
+    with pytest.raises(NotArmable, match="static pod"):
+        arm_template(template() | {"metadata": {"annotations": {"kubernetes.io/config.mirror": "0f"}}})
 
 
 def test_a_wrapped_command_without_a_record_is_not_wrapped_again() -> None:

@@ -4,6 +4,7 @@ import pytest
 from arm_lab import annotation_of, container, env_of, template
 
 from sameshot.arm import ArmOptions, JobPlace, NotArmable, arm_template
+from sameshot.arm.workers import storage_limit
 
 
 def told(
@@ -122,6 +123,38 @@ def test_a_small_limit_of_storage_is_told_at_once(limit: str, workers: int, warn
     assert any("ephemeral-storage" in each for each in told) == warned
 
 
-def test_a_container_without_a_limit_leaves_the_pod_unlimited() -> None:
-    pod = template(container(resources={"limits": {"ephemeral-storage": "1Mi"}}), container("other"))
-    assert not any("ephemeral-storage" in each for each in arm_template(pod, ArmOptions(container="main")).warnings)
+def limited(amount: str | None, **fields: object) -> dict[str, object]:
+    return {"resources": {"limits": {} if amount is None else {"ephemeral-storage": amount}}, **fields}
+
+
+@pytest.mark.parametrize(
+    ("main", "others", "inits", "bytes_"),
+    [
+        (None, [None], [], None),
+        ("1G", [], [], 10**9),
+        ("1G", [None], [], 10**9),  # a container without a limit adds nothing, and takes nothing away
+        (None, ["2G"], [], 2 * 10**9),
+        ("1G", ["2G"], [], 3 * 10**9),
+        ("1G", [], [("3G", None)], 3 * 10**9),  # one that ends before the others begin
+        ("1G", [], [("3G", "Always")], 4 * 10**9),  # one that goes on beside them
+        ("1G", [], [("3G", "Always"), ("2G", None), (None, None)], 4 * 10**9),
+        (None, [], [("3G", None)], 3 * 10**9),
+    ],
+)
+def test_a_pod_is_limited_as_the_kubelet_counts(
+    main: str | None, others: list[str | None], inits: list[tuple[str | None, str | None]], bytes_: int | None
+) -> None:
+    """The sums are those of its PodLimits, by hand."""
+    pod = template(
+        container(**limited(main)),
+        *(container(f"other-{at}", **limited(each)) for at, each in enumerate(others)),
+        initContainers=[
+            container(f"init-{at}", **limited(amount, **({"restartPolicy": policy} if policy else {})))
+            for at, (amount, policy) in enumerate(inits)
+        ],
+    )
+    assert storage_limit(pod["spec"]) == bytes_
+    for workers in (1, 5, 8):  # each needs 0.6 GB
+        armed = arm_template(pod, ArmOptions(local_world_size=workers, container="main"))
+        told = any("ephemeral-storage" in each for each in armed.warnings)
+        assert told == (bytes_ is not None and bytes_ < workers * 600 * 10**6)

@@ -125,6 +125,14 @@ def test_what_is_not_the_creation_of_a_pod_is_left_alone(request_: Json) -> None
     assert outcome is Outcome.NOT_OURS
 
 
+def test_the_mirror_of_a_static_pod_is_left_alone() -> None:
+    """What it shows runs already: armed, or said not to be, it would only be its object."""
+    annotations = {"kubernetes.io/config.mirror": "0f3a", "kubernetes.io/config.source": "file"}
+    for asked in (pod(annotations=annotations), pod(annotations=annotations, container={"command": None})):
+        verdict = review.judge(review.request_in(review_of(asked)))
+        assert (verdict.outcome, verdict.pod, verdict.warnings) == (Outcome.NOT_OURS, None, ())
+
+
 def test_a_pod_that_was_armed_before_is_not_patched() -> None:
     response, outcome = reviewed(armed(pod()))
     assert left_alone(response)

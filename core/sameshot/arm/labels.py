@@ -23,6 +23,10 @@ SINGLE = f"{DOMAIN}/single"
 ARM_SPAWNED = f"{DOMAIN}/arm-spawned"
 PYTHONPATH = f"{DOMAIN}/pythonpath"
 
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of the kubelet's: the object only shows a static pod, which runs from a file of the node whatever becomes
+of the object."""
+
 VOLUME = "sameshot"
 DIRECTORY = "/sameshot"
 """Where the volume is mounted: `/` and its name, so that a socket bound under the volume's parent has the same path."""

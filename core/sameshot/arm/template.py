@@ -26,6 +26,8 @@ from sameshot.arm.workers import little_room, local_world_size, no_rank
 
 __all__ = ["ArmOptions", "Armed", "JobPlace", "NotArmable", "arm_template", "disarm_template", "options_in"]
 
+_OS_OF_NODES = ("kubernetes.io/os", "beta.kubernetes.io/os")
+
 
 @dataclass(frozen=True)
 class Armed:
@@ -105,7 +107,7 @@ def _put_in(template: Json, options: ArmOptions, place: JobPlace) -> tuple[Armed
         *told,
         *cautions(words),
         *no_rank(trainer, options, place, words, size),
-        *little_room(spec["containers"], size),
+        *little_room(spec, size),
     ]
 
     created: list[str] = []
@@ -146,8 +148,17 @@ def _refuse(template: Json) -> None:
         raise NotArmable(f"Its label {labels.ARM_LABEL} is {labels.DISABLED}; take the label out to have it armed.")
     if wish != labels.ENABLED:
         raise NotArmable(f"Its label {labels.ARM_LABEL} is {wish!r}; it can be {labels.ENABLED} or {labels.DISABLED}.")
-    if inside(template, "spec", "os").get("name") == "windows":
+    spec = inside(template, "spec")
+    if "windows" in (
+        inside(spec, "os").get("name"),
+        *(inside(spec, "nodeSelector").get(each) for each in _OS_OF_NODES),
+    ):
         raise NotArmable("It is a Windows pod; captures need Linux.")
+    if labels.MIRROR in inside(template, "metadata", "annotations"):
+        raise NotArmable(
+            "It mirrors a static pod, which its kubelet runs from a file of the node: static pods can't have the "
+            "hook's ConfigMap. Run it as a DaemonSet or a Job."
+        )
 
 
 def _strings(container: Json, key: str) -> list[str]:

@@ -8,7 +8,7 @@ from sameshot.arm.command import runs_bare_python, workers_in
 from sameshot.arm.environment import LOCAL_SIZE, SINGLE, SPAWNED, named_env
 from sameshot.arm.options import workers_of
 from sameshot.arm.quantity import quantity
-from sameshot.arm.values import ArmOptions, JobPlace, Json, NotArmable, Workers, inside
+from sameshot.arm.values import ArmOptions, JobPlace, Json, NotArmable, Workers, inside, mappings
 
 # A window of 2 s at the largest rate that was seen for one GPU.
 _SMALL_WINDOW_BYTES = 2 * 300 * 10**6
@@ -61,18 +61,34 @@ def no_rank(
     return [told]
 
 
-def little_room(containers: Sequence[Json], size: Workers | None) -> list[str]:
+def little_room(spec: Json, size: Workers | None) -> list[str]:
     """A warning where the pod's own limit of ephemeral storage, which traces count against, is smaller than those of a
-    short window. A pod is limited where each of its containers is."""
-    limits = [inside(container, "resources", "limits").get("ephemeral-storage") for container in containers]
-    if any(limit is None for limit in limits):
-        return []
-    together = sum(quantity(str(limit)) for limit in limits)
+    short window."""
+    together = storage_limit(spec)
     needed = _SMALL_WINDOW_BYTES * (size if isinstance(size, int) else 1)
-    if together >= needed:
+    if together is None or together >= needed:
         return []
     told = (
         f"the pod's limit of ephemeral-storage is {together / 1e9:.1f} GB; traces of a 2 s window may need "
         f"{needed / 1e9:.1f} GB, and a capture that might not fit is refused"
     )
     return [told]
+
+
+def storage_limit(spec: Json) -> int | None:
+    """Bytes above which the kubelet evicts a pod with this spec; None: it never does for that.
+
+    It is the sum of its containers' limits, in which one without a limit counts nothing: one limit limits the pod.
+    Restartable init containers add to it; of the others one counts where it is larger than that sum. (kubelet, eviction
+    manager: podEphemeralStorageLimitEviction, by PodLimits.)
+    """
+    inits = mappings(spec, "initContainers")
+    side = [each for each in inits if each.get("restartPolicy") == "Always"]
+    running = _storage_limits([*mappings(spec, "containers"), *side])
+    before = _storage_limits([each for each in inits if each not in side])
+    return max(sum(running), *before) if before else sum(running) if running else None
+
+
+def _storage_limits(containers: Sequence[Json]) -> list[int]:
+    limits = [inside(container, "resources", "limits").get("ephemeral-storage") for container in containers]
+    return [quantity(str(limit)) for limit in limits if limit is not None]

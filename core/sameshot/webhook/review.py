@@ -39,7 +39,7 @@ class Outcome(enum.StrEnum):
     ARMED = "armed"
     UNCHANGED = "unchanged"  # armed already, and nothing of it changed since
     REFUSED = "refused"  # it asks for arming and can't be armed
-    NOT_OURS = "not ours"  # no pod that is being created and asks for it
+    NOT_OURS = "not ours"  # no pod that is being created and asks for it, or the mirror of a static one
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -118,6 +118,8 @@ def judge(request: Request) -> Verdict:
     if (metadata.get("labels") or {}).get(labels.ARM_LABEL) != labels.ENABLED:
         return Verdict(Outcome.NOT_OURS)
     annotations = metadata.get("annotations") or {}
+    if labels.MIRROR in annotations:  # the pod itself runs already, and is not changed with it
+        return Verdict(Outcome.NOT_OURS)
     try:
         armed = arm_template(pod, options_in(pod), place_of_pod(pod))
     except NotArmable as error:
