@@ -32,7 +32,9 @@ def hook_digest() -> str:
 def hook_configmap(namespace: str | None = None) -> Json:
     """The object `sameshot-hook`; without a namespace it goes where the client's context points.
 
-    It is not immutable: a newer hook replaces it, and pods that start later have that one.
+    It is not immutable: a newer hook replaces it, and every process of an armed pod that starts later runs that one,
+    also in pods that were there before (the kubelet renews mounted ConfigMaps within a minute or two), as when torchrun
+    starts its workers again. A process that runs keeps what it has loaded.
     """
     metadata: Json = {"name": labels.HOOK_CONFIGMAP}
     if namespace is not None:
