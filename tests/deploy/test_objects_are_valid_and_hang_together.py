@@ -240,10 +240,17 @@ def test_an_agent_is_on_every_accelerator_node_whatever_keeps_others_off_and_on_
     assert chosen({"k8s.amazonaws.com/accelerator": "nvidia-tesla-t4"})
     assert chosen({"karpenter.k8s.aws/instance-gpu-count": "8"})
     assert chosen({"amd.com/gpu.device-id": "74a1"})
+    assert chosen({"cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice"})
+    assert chosen({"karpenter.k8s.aws/instance-accelerator-count": "16"})  # Trainium, Inferentia, Gaudi
+    assert chosen({"intel.feature.node.kubernetes.io/gpu": "true"})
+    assert chosen({"intel.feature.node.kubernetes.io/gaudi": "true"})
     assert chosen({"sameshot.dev/agent": "enabled"})
     assert not chosen({"kubernetes.io/os": "linux"})
     assert not chosen({"nvidia.com/gpu.present": "false"})
-    for accelerator in ("cloud.google.com/gke-accelerator", "amd.com/gpu.device-id", "nvidia.com/gpu.present"):
+    accelerators = {each["key"] for term in terms for each in term["matchExpressions"]} - {"sameshot.dev/agent"}
+    assert len(accelerators) == len(terms) - 1
+    for accelerator in accelerators:
+        assert chosen({accelerator: "true"})
         assert not chosen({accelerator: "true", "sameshot.dev/agent": "disabled"})
 
 
