@@ -103,6 +103,7 @@ def test_an_exit_inside_the_window_waits_for_the_trace_and_keeps_its_exit_code(
     assert worker.phase is Phase.EXITING
 
 
+@pytest.mark.full
 def test_a_worker_is_marked_exiting_before_it_waits_for_a_window_that_is_still_ahead(
     daemon: tuple[Path, Responder],
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_capture_records_the_offered_window_and_nothing_that_was_not_asked_for
     with_worker(ipc_dir, tmp_path, test)
 
 
+@pytest.mark.full
 def test_each_option_records_what_it_names(ipc_dir: Path, tmp_path: Path) -> None:
     """One bad name in the list would lose the whole request: every list must lead to a file."""
     short = {"duration_ms": 400, "warmup_ms": 0}

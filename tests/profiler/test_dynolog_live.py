@@ -32,6 +32,7 @@ async def capture_through(daemon: Dynolog, home: Path) -> None:
         assert (await client.facts("c1"))[0].status is TriggerStatus.QUEUED
 
 
+@pytest.mark.full
 def test_a_worker_is_captured_through_a_socket_directory(dynolog: Dynolog, tmp_path: Path) -> None:
     asyncio.run(capture_through(dynolog, tmp_path))
 
