@@ -15,6 +15,7 @@ import msgspec
 
 from sameshot.errors import UsageError
 from sameshot.steps.contract import FLYTE
+from sameshot.steps.links import web_problem
 from sameshot.steps.options import CAPTURE, capture_request, label, said
 from sameshot.steps.request import CaptureRequest
 from sameshot.steps.results import CaptureResult, shortened
@@ -45,6 +46,20 @@ can write them; what says nothing is the empty text, 0 (`min_ranks`: all are nee
 job may be there, or free, by then (`steps.contract.retryable`). For a failure at once, make them 0."""
 
 _NAMES = ("address", "job", "uid", "caller")
+
+
+WHY_NO_CACHE = (
+    "and a cached capture is a picture of another time. Leave `cache` out; analyses have caches of their own, by the "
+    "manifest's digest."
+)
+
+
+def check_task(name: str, *, cached: bool, archive_base_url: str) -> None:
+    """What the author of a capture task has set for good. Raises UsageError, naming the task."""
+    if cached:
+        raise UsageError(f"The capture task {name!r} is told to cache, {WHY_NO_CACHE}")
+    if archive_base_url and (problem := web_problem(archive_base_url)):
+        raise UsageError(f"The archive_base_url of the capture task {name!r} is {problem}.")
 
 
 @dataclass(frozen=True)

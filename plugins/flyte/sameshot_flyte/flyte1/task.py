@@ -26,21 +26,14 @@ from flytekit.extend.backend.base_connector import AsyncConnectorExecutorMixin
 from flytekit.models.core.workflow import NodeMetadata
 
 from sameshot.errors import UsageError
-from sameshot.steps.links import web_problem
 from sameshot.steps.store import wait
-from sameshot_flyte.asked import INPUTS
+from sameshot_flyte.asked import INPUTS, WHY_NO_CACHE, check_task
 from sameshot_flyte.flyte1.connector import CaptureMeta
 from sameshot_flyte.references import Capture
 from sameshot_flyte.served import ARCHIVE_BASE_URL, OUTPUT, TASK_TYPE
 
 RETRIES = 2
 """Unless the task's metadata say another number. A retry costs no second picture: it finds the capture of its key."""
-
-
-_WHY_NOT = (
-    "and a cached capture is a picture of another time. Leave `cache` out; analyses have caches of their own, by the "
-    "manifest's digest."
-)
 
 
 class _NeverCached(NodeMetadata):
@@ -55,7 +48,7 @@ class _NeverCached(NodeMetadata):
         """Read when the node is registered. Raises UsageError."""
         found: bool | None = super().cacheable
         if found:
-            raise UsageError(f"A node of the capture task {self._task!r} is told to cache, {_WHY_NOT}")
+            raise UsageError(f"A node of the capture task {self._task!r} is told to cache, {WHY_NO_CACHE}")
         return found
 
 
@@ -86,10 +79,8 @@ class SameshotCapture(AsyncConnectorExecutorMixin, PythonTask[None]):
         metadata: TaskMetadata | None = None,
         docs: Documentation | None = None,
     ) -> None:
-        if metadata is not None and metadata.cache:
-            raise UsageError(f"The capture task {name!r} is told to cache, {_WHY_NOT}")
-        if archive_base_url and (problem := web_problem(archive_base_url)):
-            raise UsageError(f"The archive_base_url of the capture task {name!r} is {problem}.")
+        cached = metadata is not None and metadata.cache
+        check_task(name, cached=cached, archive_base_url=archive_base_url)
         super().__init__(
             task_type=TASK_TYPE,
             name=name,

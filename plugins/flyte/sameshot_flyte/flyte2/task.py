@@ -25,8 +25,7 @@ from flyte.extend import TaskTemplate
 from flyte.models import NativeInterface, SerializationContext
 
 from sameshot.errors import UsageError
-from sameshot.steps.links import web_problem
-from sameshot_flyte.asked import INPUTS
+from sameshot_flyte.asked import INPUTS, check_task
 from sameshot_flyte.flyte2 import here
 from sameshot_flyte.references import Capture
 from sameshot_flyte.served import ARCHIVE_BASE_URL, OUTPUT, TASK_TYPE
@@ -70,13 +69,7 @@ class SameshotCapture(AsyncConnectorExecutorMixin, TaskTemplate[..., Capture, An
     def __post_init__(self) -> None:
         super().__post_init__()  # type: ignore[no-untyped-call]
         assert isinstance(self.cache, Cache)  # whatever was given
-        if self.cache.is_enabled():
-            raise UsageError(
-                f"The capture task {self.name!r} is told to cache, and a cached capture is a picture of another time. "
-                "Leave `cache` out; analyses have caches of their own, by the manifest's digest."
-            )
-        if self.archive_base_url and (problem := web_problem(self.archive_base_url)):
-            raise UsageError(f"The archive_base_url of the capture task {self.name!r} is {problem}.")
+        check_task(self.name, cached=self.cache.is_enabled(), archive_base_url=self.archive_base_url)
 
     async def execute(self, *args: Any, **inputs: Any) -> Any:
         """In this process, by the connector that is installed here: for local runs alone."""
