@@ -12,8 +12,8 @@ import yaml
 from kubernetes_objects import documents_in, identity, kustomized, pod_templates, schema_problems, set_problems
 
 import sameshot
-from sameshot.agent import owners
 from sameshot.arm import labels
+from sameshot.kube import owners
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 AGENT, WEBHOOK, CERTIFIED = DEPLOY / "agent", DEPLOY / "webhook/base", DEPLOY / "webhook/cert-manager"

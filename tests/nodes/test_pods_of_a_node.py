@@ -20,14 +20,16 @@ import pytest
 from kube_api import KubeApiServer, a_pod, an_object
 from tls import Authority
 
-from sameshot.agent import kubeapi, owners, poddirs, podlist, silent
+from sameshot.agent import poddirs, silent
 from sameshot.agent.discovery import WorkerDir
-from sameshot.agent.kubeapi import ApiError, Change, KubeApi
-from sameshot.agent.owners import UNREAD_FOR_S, Owners, Whose
 from sameshot.agent.poddirs import PodDirs
-from sameshot.agent.pods import Pod, PodObject, pod_of
 from sameshot.arm import labels
 from sameshot.errors import UsageError
+from sameshot.kube import api as kubeapi
+from sameshot.kube import owners, podlist
+from sameshot.kube.api import ApiError, Change, KubeApi
+from sameshot.kube.owners import UNREAD_FOR_S, Owners, Whose
+from sameshot.kube.pods import Pod, PodObject, pod_of
 from sameshot.model import JobRef
 
 PATIENCE_S = 30.0

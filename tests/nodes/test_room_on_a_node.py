@@ -14,8 +14,8 @@ from agent_lab import Caller, Lab, a_lab, in_loop, until, write_large_trace
 from kube_api import KubeApiServer, a_pod, an_object
 from pod_dirs_lab import USER, PodDir, PodWorker, needs_chroot
 
-from sameshot.agent.kubeapi import KubeApi
 from sameshot.agent.poddirs import PodDirs
+from sameshot.kube.api import KubeApi
 from sameshot.model import CaptureSpec, FailureReason, JobRef, TargetFact, TargetState
 
 SPEC = CaptureSpec(duration_ms=100, warmup_ms=0)  # 30 MB at the default rate

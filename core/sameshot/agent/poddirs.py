@@ -14,10 +14,11 @@ from pathlib import Path
 
 from sameshot.agent import podfs, safefs, silent
 from sameshot.agent.discovery import WorkerDir
-from sameshot.agent.kubeapi import Api
-from sameshot.agent.podlist import Armed, PodList
-from sameshot.agent.pods import Pod
+from sameshot.agent.podmemory import PodMemory
 from sameshot.arm import labels
+from sameshot.kube.api import Api
+from sameshot.kube.podlist import Armed, PodList
+from sameshot.kube.pods import Pod
 from sameshot.model import JobRef
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ class PodDirs:
     """`root` is the kubelet's, `spool` on the same file system. `clock` is the epoch in seconds."""
 
     def __init__(self, api: Api, *, node: str, root: Path, spool: Path, clock: Callable[[], float] = time.time) -> None:
-        self._pods = PodList(api, node=node, memory=spool / "pods.json")
+        self._memory = PodMemory(spool / "pods.json")
+        self._pods = PodList(api, node=node, known=self._memory.read())
         self._node = node
         self._root = root
         self._spool = spool
@@ -95,7 +97,7 @@ class PodDirs:
             if where is not None:
                 dirs.append(where)
         self._current = tuple(dirs)
-        self._pods.write_down()
+        self._memory.write(armed)
 
     def _dir_of(self, armed: Armed) -> WorkerDir | None:
         """None: it can't be served, or not yet. Raises OSError where that can't be told just now."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sameshot.agent.pods import Pod
+from sameshot.kube.pods import Pod
 
 # torch alone takes seconds to import, a cold image minutes, and a program may fetch its data first.
 REPORT_AFTER_S = 180.0

@@ -22,6 +22,13 @@ class OnFailed(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     NEW: _ClassVar[OnFailed]
     RETURN: _ClassVar[OnFailed]
+
+class Retirement(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RETIREMENT_UNSPECIFIED: _ClassVar[Retirement]
+    FINISHED: _ClassVar[Retirement]
+    SUPERSEDED: _ClassVar[Retirement]
+    REPLACED: _ClassVar[Retirement]
 PENDING: TargetState
 DISPATCHED: TargetState
 QUEUED: TargetState
@@ -32,6 +39,10 @@ ARCHIVED: TargetState
 FAILED: TargetState
 NEW: OnFailed
 RETURN: OnFailed
+RETIREMENT_UNSPECIFIED: Retirement
+FINISHED: Retirement
+SUPERSEDED: Retirement
+REPLACED: Retirement
 
 class JobRef(_message.Message):
     __slots__ = ("namespace", "name", "uid", "attempt")
@@ -390,7 +401,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("job", "series", "version", "backend", "archive", "policy_json", "pause_ms")
+    __slots__ = ("job", "series", "version", "backend", "archive", "policy_json", "pause_ms", "registered", "world_size", "unsettled", "caller", "retired")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SERIES_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -398,6 +409,11 @@ class DescribeResponse(_message.Message):
     ARCHIVE_FIELD_NUMBER: _ClassVar[int]
     POLICY_JSON_FIELD_NUMBER: _ClassVar[int]
     PAUSE_MS_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    UNSETTLED_FIELD_NUMBER: _ClassVar[int]
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    RETIRED_FIELD_NUMBER: _ClassVar[int]
     job: JobRef
     series: str
     version: str
@@ -405,7 +421,24 @@ class DescribeResponse(_message.Message):
     archive: str
     policy_json: bytes
     pause_ms: int
-    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., series: _Optional[str] = ..., version: _Optional[str] = ..., backend: _Optional[str] = ..., archive: _Optional[str] = ..., policy_json: _Optional[bytes] = ..., pause_ms: _Optional[int] = ...) -> None: ...
+    registered: int
+    world_size: int
+    unsettled: int
+    caller: str
+    retired: str
+    def __init__(self, job: _Optional[_Union[JobRef, _Mapping]] = ..., series: _Optional[str] = ..., version: _Optional[str] = ..., backend: _Optional[str] = ..., archive: _Optional[str] = ..., policy_json: _Optional[bytes] = ..., pause_ms: _Optional[int] = ..., registered: _Optional[int] = ..., world_size: _Optional[int] = ..., unsettled: _Optional[int] = ..., caller: _Optional[str] = ..., retired: _Optional[str] = ...) -> None: ...
+
+class RetireRequest(_message.Message):
+    __slots__ = ("why",)
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    why: Retirement
+    def __init__(self, why: _Optional[_Union[Retirement, str]] = ...) -> None: ...
+
+class RetireResponse(_message.Message):
+    __slots__ = ("unsettled",)
+    UNSETTLED_FIELD_NUMBER: _ClassVar[int]
+    unsettled: int
+    def __init__(self, unsettled: _Optional[int] = ...) -> None: ...
 
 class ListWorkersRequest(_message.Message):
     __slots__ = ("job",)

@@ -74,6 +74,11 @@ class CoordinatorStub(object):
                 request_serializer=sameshot_dot_api_dot_sameshot__pb2.ListJobWorkersRequest.SerializeToString,
                 response_deserializer=sameshot_dot_api_dot_sameshot__pb2.ListJobWorkersResponse.FromString,
                 _registered_method=True)
+        self.Retire = channel.unary_unary(
+                '/sameshot.v1.Coordinator/Retire',
+                request_serializer=sameshot_dot_api_dot_sameshot__pb2.RetireRequest.SerializeToString,
+                response_deserializer=sameshot_dot_api_dot_sameshot__pb2.RetireResponse.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer(object):
@@ -127,6 +132,13 @@ class CoordinatorServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Retire(self, request, context):
+        """the operator's
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -169,6 +181,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.ListWorkers,
                     request_deserializer=sameshot_dot_api_dot_sameshot__pb2.ListJobWorkersRequest.FromString,
                     response_serializer=sameshot_dot_api_dot_sameshot__pb2.ListJobWorkersResponse.SerializeToString,
+            ),
+            'Retire': grpc.unary_unary_rpc_method_handler(
+                    servicer.Retire,
+                    request_deserializer=sameshot_dot_api_dot_sameshot__pb2.RetireRequest.FromString,
+                    response_serializer=sameshot_dot_api_dot_sameshot__pb2.RetireResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -387,6 +404,33 @@ class Coordinator(object):
             '/sameshot.v1.Coordinator/ListWorkers',
             sameshot_dot_api_dot_sameshot__pb2.ListJobWorkersRequest.SerializeToString,
             sameshot_dot_api_dot_sameshot__pb2.ListJobWorkersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Retire(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sameshot.v1.Coordinator/Retire',
+            sameshot_dot_api_dot_sameshot__pb2.RetireRequest.SerializeToString,
+            sameshot_dot_api_dot_sameshot__pb2.RetireResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -23,6 +23,8 @@ CODES: dict[type[SameshotError], grpc.StatusCode] = {
     errors.PolicyRefused: grpc.StatusCode.FAILED_PRECONDITION,
     errors.UsageError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.UnknownCapture: grpc.StatusCode.NOT_FOUND,
+    errors.JobEnded: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.OtherAttempt: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NoSuchJob: grpc.StatusCode.NOT_FOUND,
     errors.Denied: grpc.StatusCode.PERMISSION_DENIED,
     errors.AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,

@@ -1,7 +1,8 @@
 """How the parts connect: channel options, where a server may listen, and who is calling.
 
-Nothing here is encrypted, and a caller is believed when it says who it is. So only this machine may connect: through a
-loopback address, or through a socket that only its owner can open.
+On one machine nothing is encrypted, and a caller is believed when it says who it is. So only this machine may connect:
+through a loopback address, or through a socket that only its owner can open. In a cluster every connection is TLS, and
+every call brings a token.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 
-from sameshot.errors import UsageError
+from sameshot.errors import SameshotError, UsageError
 
 # A job of thousands of ranks makes messages of several MB; gRPC's own limit is 4 MB. Both sides allow this much.
 MAX_MESSAGE_BYTES = 64 << 20
@@ -25,6 +28,8 @@ KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 20_000, 10_000
 
 # Metadata: the operating system's user that makes a call.
 CALLER_KEY = "x-sameshot-caller"
+TOKEN_KEY = "authorization"
+"""Metadata: `Bearer <token>`, only ever sent through TLS."""
 
 _SIZES: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -66,11 +71,64 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
-def bind(server: grpc.aio.Server, listen: str, who: str) -> str:
-    """Have `server` listen at `unix:/path` or a loopback `host:port` (port 0: any); returns the address in force.
+class ServerTls(msgspec.Struct, frozen=True):
+    """PEM files: the certificate chain, leaf first, and its key. Both are read anew where they were replaced."""
 
-    A socket is made for its owner alone. Raises UsageError for every other address, and where it is taken; `who` is
-    the server in words.
+    certificate: Path
+    key: Path
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where a server is, and how it is spoken to.
+
+    `address` is `host:port` or `unix:/path`. With `ca` (PEM) the connection is TLS, the server's certificate must be
+    for `server_name`, and `token` is asked at every call, in a thread of gRPC's.
+    """
+
+    address: str
+    ca: bytes = b""
+    server_name: str = ""
+    token: Callable[[], str] | None = None
+
+
+def channel(to: Endpoint) -> grpc.Channel:
+    if not to.ca:
+        return grpc.insecure_channel(to.address, options=CHANNEL_OPTIONS)
+    return grpc.secure_channel(to.address, _credentials(to), options=_options(to))
+
+
+def aio_channel(to: Endpoint) -> grpc.aio.Channel:
+    if not to.ca:
+        return grpc.aio.insecure_channel(to.address, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(to.address, _credentials(to), options=_options(to))
+
+
+def _options(to: Endpoint) -> list[tuple[str, Any]]:
+    named: list[tuple[str, Any]] = [("grpc.ssl_target_name_override", to.server_name)] if to.server_name else []
+    return [*CHANNEL_OPTIONS, *named]
+
+
+def _credentials(to: Endpoint) -> grpc.ChannelCredentials:
+    secure = grpc.ssl_channel_credentials(root_certificates=to.ca)
+    if to.token is None:
+        return secure
+    token = to.token
+
+    class Bearer(grpc.AuthMetadataPlugin):
+        def __call__(self, context: Any, callback: Any) -> None:
+            try:
+                callback(((TOKEN_KEY, f"Bearer {token()}"),), None)
+            except SameshotError as error:
+                callback((), error)
+
+    return grpc.composite_channel_credentials(secure, grpc.metadata_call_credentials(Bearer()))
+
+
+def bind(server: grpc.aio.Server, listen: str, who: str, tls: ServerTls | None = None) -> str:
+    """Have `server` listen at `unix:/path` or `host:port` (port 0: any); returns the address in force.
+
+    Without `tls` the host must be a loopback. A socket is made for its owner alone. Raises UsageError for every other
+    address, where it is taken, and for a certificate that can't be used; `who` is the server in words.
     """
     if listen.startswith("unix:"):
         path = Path(listen.removeprefix("unix:"))
@@ -79,18 +137,51 @@ def bind(server: grpc.aio.Server, listen: str, who: str) -> str:
                 raise UsageError(f"{path} is not a socket; remove it or choose another address.")
         before = os.umask(0o077)
         try:
-            _listen(server, listen, who)
+            _listen(server, listen, who, None)
         finally:
             os.umask(before)
         return listen
     host, _, port = listen.rpartition(":")
-    if host not in _LOOPBACK or not port.isdigit():
-        raise UsageError(f"{listen!r} is no address for {who}; use unix:/path, or a loopback host with a port.")
-    return f"{host}:{_listen(server, listen, who)}"
+    if not host or not port.isdigit() or (tls is None and host not in _LOOPBACK):
+        raise UsageError(
+            f"{listen!r} is no address for {who}; use unix:/path, or a loopback host with a port (any host with a "
+            "certificate and its key)."
+        )
+    return f"{host}:{_listen(server, listen, who, tls)}"
 
 
-def _listen(server: grpc.aio.Server, listen: str, who: str) -> int:
+def _listen(server: grpc.aio.Server, listen: str, who: str, tls: ServerTls | None) -> int:
     try:
+        if tls is not None:
+            return int(server.add_secure_port(listen, _server_credentials(tls, who)))
         return int(server.add_insecure_port(listen))
     except RuntimeError as error:
         raise UsageError(f"{who.capitalize()} can't listen on {listen}: {error}.") from None
+
+
+def _server_credentials(tls: ServerTls, who: str) -> grpc.ServerCredentials:
+    """A new certificate serves from the next connection on: gRPC asks at every handshake."""
+
+    def stamp() -> tuple[int, ...]:
+        stats = [each.stat() for each in (tls.certificate, tls.key)]
+        return tuple(number for each in stats for number in (each.st_mtime_ns, each.st_ino))
+
+    def read() -> Any:
+        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair])
+
+    try:
+        seen = [stamp()]
+        first = read()
+    except OSError as error:
+        raise UsageError(f"The certificate of {who} can't be read: {error}.") from None
+
+    def fetch() -> Any:
+        with contextlib.suppress(OSError):  # it is being replaced: the one in force goes on
+            if (now := stamp()) != seen[0]:
+                renewed = read()
+                seen[0] = now
+                return renewed
+        return None
+
+    return grpc.dynamic_ssl_server_credentials(first, fetch)

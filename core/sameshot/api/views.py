@@ -73,7 +73,12 @@ class WorkersView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a coordinator serves and what it allows; for `pause_ms` its policy's interval lets no new capture begin."""
+    """What a coordinator serves and what it allows; for `pause_ms` its policy's interval lets no new capture begin.
+
+    `registered` live workers and `world_size` are what agents last said (None: nothing yet), `unsettled` counts the
+    captures that it still works on, `caller` is who the asking one is there (empty: a version that does not say), and
+    `retired` why it takes no new captures (empty: it does).
+    """
 
     job: JobRef
     series: str = ""
@@ -82,6 +87,11 @@ class JobDescription(msgspec.Struct, frozen=True, kw_only=True):
     archive: str = ""
     policy: CapturePolicy = CapturePolicy()
     pause_ms: int = 0
+    registered: int | None = None
+    world_size: int | None = None
+    unsettled: int = 0
+    caller: str = ""
+    retired: str = ""
 
 
 def in_use(job: str, others: Sequence[CaptureView]) -> str:

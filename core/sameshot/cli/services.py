@@ -90,8 +90,8 @@ def agent(
     if kubelet_root is not None and not directory:
         if backend is not BackendName.BROKER:
             raise UsageError("In pods only the back end broker serves: a stock daemon can't reach their sockets.")
-        from sameshot.agent.kubeapi import KubeApi
         from sameshot.agent.poddirs import PodDirs
+        from sameshot.kube.api import KubeApi
 
         spool = spool or kubelet_root / "sameshot-spool"
         api = (

@@ -15,7 +15,12 @@ _EXTRAS = dict.fromkeys(("backports", "backports.zstd", "isal", "jinja2", "numpy
     "hera": "argo",
     "yaml": "argo",
     "kfp": "kfp",
-    "aiohttp": "kubernetes",
+    "aiohttp": "cluster",
+    "cryptography": "cluster",
+    "kopf": "cluster",
+    "kubernetes": "kubernetes",
+    "prometheus_client": "cluster",
+    "websocket": "kubernetes",
 }
 
 

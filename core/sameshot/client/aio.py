@@ -12,7 +12,7 @@ import grpc
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.sameshot_pb2_grpc import CoordinatorStub
 from sameshot.api.status import from_rpc
-from sameshot.api.transport import CHANNEL_OPTIONS
+from sameshot.api.transport import Endpoint, aio_channel
 from sameshot.api.views import CaptureView, JobDescription, WorkersView
 from sameshot.client import wire
 from sameshot.errors import Unreachable
@@ -22,11 +22,12 @@ from sameshot.model import CaptureSpec
 class AsyncClient:
     """One job's coordinator, for `async with`."""
 
-    def __init__(self, address: str, *, caller: str | None = None) -> None:
-        self.address = address
-        self._who = f"The coordinator at {address}"
+    def __init__(self, to: str | Endpoint, *, caller: str | None = None) -> None:
+        self._to = Endpoint(to) if isinstance(to, str) else to
+        self.address = self._to.address
+        self._who = f"The coordinator at {self.address}"
         self._metadata = wire.metadata(caller)
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = aio_channel(self._to)
         self._stub: Any = CoordinatorStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def describe(self) -> JobDescription:

@@ -12,7 +12,7 @@ import grpc
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.sameshot_pb2_grpc import CoordinatorStub
 from sameshot.api.status import from_rpc
-from sameshot.api.transport import CHANNEL_OPTIONS
+from sameshot.api.transport import Endpoint, channel
 from sameshot.api.views import CaptureView, JobDescription, WorkersView
 from sameshot.client import wire
 from sameshot.errors import TryAgain, Unreachable
@@ -24,12 +24,14 @@ class Client:
     `JobBusy`, `RequestKeyConflict`, `InvalidSpec`, `Denied`, … A capture is named by its id or by the caller's request
     key."""
 
-    def __init__(self, address: str, *, caller: str | None = None) -> None:
-        """`address` as gRPC takes it (`connect` resolves the others); `caller` defaults to the OS user."""
-        self.address = address
-        self._who = f"The coordinator at {address}"
+    def __init__(self, to: str | Endpoint, *, caller: str | None = None) -> None:
+        """`to` as gRPC takes it (`connect` resolves other addresses); `caller` defaults to the OS user, and is not
+        asked for where a token says who calls."""
+        self._to = Endpoint(to) if isinstance(to, str) else to
+        self.address = self._to.address
+        self._who = f"The coordinator at {self.address}"
         self._metadata = wire.metadata(caller)
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._channel = channel(self._to)
         self._stub: Any = CoordinatorStub(self._channel)  # type: ignore[no-untyped-call]
 
     def describe(self) -> JobDescription:

@@ -75,6 +75,11 @@ def description(message: pb.DescribeResponse) -> JobDescription:
         archive=message.archive,
         policy=skew.capture_policy(message.policy_json),
         pause_ms=message.pause_ms,
+        registered=message.registered if message.HasField("registered") else None,
+        world_size=message.world_size if message.HasField("world_size") else None,
+        unsettled=message.unsettled,
+        caller=message.caller,
+        retired=message.retired,
     )
 
 

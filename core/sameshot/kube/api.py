@@ -1,7 +1,8 @@
-"""The part of the Kubernetes API that an agent needs: read one object, list pods, follow their changes.
+"""The part of the Kubernetes API that the parts in a cluster need: read, list, follow, and (the operator) write.
 
 Written on the standard library, which a node agent has anyway: the official client takes 43 MB of memory and 0.3 s more
-than this on every node of the cluster, aiohttp 9 MB (measured on Python 3.11, import only), for two kinds of requests.
+than this on every node of the cluster, aiohttp 9 MB
+(measured on Python 3.11, import only), for a few kinds of requests.
 Calls block; they belong in a thread.
 """
 
@@ -29,6 +30,9 @@ MAX_ANSWER = 64 << 20
 MAX_EVENT = 16 << 20  # etcd takes 1.5 MB for an object, which JSON may spell in six times as much
 
 
+MERGE_PATCH = "application/merge-patch+json"
+
+
 class ApiError(OSError):
     """The server answered, and not with what was asked for."""
 
@@ -40,6 +44,10 @@ class ApiError(OSError):
     def expired(self) -> bool:
         """What was to be followed from is too long ago; list again."""
         return self.status == 410
+
+
+TROUBLES = (OSError, http.client.HTTPException, msgspec.MsgspecError)
+"""What asking may raise: no answer, another one than was asked for (`ApiError`), or none that can be understood."""
 
 
 class TooLarge(ApiError):
@@ -68,6 +76,8 @@ class Api(Protocol):
     def list(self, path: str, query: Mapping[str, str]) -> Iterator[Listed]: ...
 
     def watch(self, path: str, query: Mapping[str, str], version: str) -> Iterator[Change]: ...
+
+    def send(self, method: str, path: str, body: object = ..., *, content_type: str = ...) -> bytes: ...
 
     def close(self) -> None: ...
 
@@ -103,6 +113,7 @@ class KubeApi:
         ca_file: Path | None = None,
         timeout_s: float = TIMEOUT_S,
         watch_s: int = WATCH_S,
+        part: str = "agent",
     ) -> None:
         url = urlsplit(server)
         if url.scheme not in ("http", "https") or not url.hostname:
@@ -114,11 +125,14 @@ class KubeApi:
         self._tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
         self._timeout_s = timeout_s
         self._watch_s = watch_s
+        self._part = part
         self._watching: socket.socket | None = None
         self._closed = False
 
     @classmethod
-    def in_cluster(cls, environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> KubeApi:
+    def in_cluster(
+        cls, environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT, *, part: str = "agent"
+    ) -> KubeApi:
         """With what the kubelet gives every pod. Raises UsageError outside of one."""
         host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
         if not host or not port or not (account / "token").exists():
@@ -127,11 +141,11 @@ class KubeApi:
                 "the API server with --api-server."
             )
         bracketed = f"[{host}]" if ":" in host else host
-        return cls(f"https://{bracketed}:{port}", token_file=account / "token", ca_file=account / "ca.crt")
+        return cls(f"https://{bracketed}:{port}", token_file=account / "token", ca_file=account / "ca.crt", part=part)
 
     def get(self, path: str, query: Mapping[str, str] = {}) -> bytes:
         """One object or page. Raises ApiError, another OSError, or http.client.HTTPException."""
-        connection, answer = self._ask(path, query, self._timeout_s)
+        connection, answer = self._ask("GET", path, query, self._timeout_s)
         try:
             data = answer.read(MAX_ANSWER + 1)
         finally:
@@ -172,7 +186,7 @@ class KubeApi:
             "resourceVersion": version,
             "timeoutSeconds": str(self._watch_s),
         }
-        connection, answer = self._ask(path, asked, self._watch_s + self._timeout_s)
+        connection, answer = self._ask("GET", path, asked, self._watch_s + self._timeout_s)
         self._watching = connection.sock
         try:
             while not self._closed:
@@ -190,6 +204,18 @@ class KubeApi:
             self._watching = None
             connection.close()
 
+    def send(self, method: str, path: str, body: object = None, *, content_type: str = "application/json") -> bytes:
+        """Write: POST, PUT, PATCH or DELETE; what the server made of it. `body` is anything msgspec makes JSON of.
+
+        Raises like `get`; an ApiError of status 409 is a conflict, or an object that is there already.
+        """
+        data = None if body is None else msgspec.json.encode(body)
+        connection, answer = self._ask(method, path, {}, self._timeout_s, data, content_type)
+        try:
+            return answer.read(MAX_ANSWER)
+        finally:
+            connection.close()
+
     def close(self) -> None:
         """End a watch that is under way, from whatever thread."""
         self._closed = True
@@ -198,7 +224,13 @@ class KubeApi:
                 watching.shutdown(socket.SHUT_RDWR)
 
     def _ask(
-        self, path: str, query: Mapping[str, str], timeout_s: float
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        timeout_s: float,
+        body: bytes | None = None,
+        content_type: str = "",
     ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
         connection: http.client.HTTPConnection
         if self._secure:
@@ -206,14 +238,16 @@ class KubeApi:
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         try:
-            headers = {"Accept": "application/json", "User-Agent": "sameshot-agent"}
+            headers = {"Accept": "application/json", "User-Agent": f"sameshot-{self._part}"}
+            if body is not None:
+                headers["Content-Type"] = content_type
             if self._token_file is not None:
                 headers["Authorization"] = f"Bearer {self._token_file.read_text().strip()}"
-            connection.request("GET", f"{path}?{urlencode(query)}" if query else path, headers=headers)
+            connection.request(method, f"{path}?{urlencode(query)}" if query else path, body, headers)
             assert connection.sock is not None
             connection.sock.settimeout(timeout_s)
             answer = connection.getresponse()
-            if answer.status != 200:
+            if not 200 <= answer.status < 300:
                 raise ApiError(answer.status, answer.read(2000).decode(errors="replace"))
         except BaseException:
             connection.close()

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from sameshot.agent.kubeapi import Api, ApiError
-from sameshot.agent.pods import AnyObject, Owner, Pod, controller_of
+from sameshot.kube.api import Api, ApiError
+from sameshot.kube.pods import AnyObject, Owner, Pod, controller_of
 from sameshot.model import JobRef
 
 log = logging.getLogger(__name__)

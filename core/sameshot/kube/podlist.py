@@ -1,25 +1,22 @@
-"""The armed pods of this node, and whose they are, as the API server last said.
+"""The armed pods of a node or of a namespace, and whose they are, as the API server last said.
 
 One thread lists and follows them, another asks again for jobs that could not be told. While the server is away the last
-list holds. It is also on disk, so that an agent that starts during that time serves what its predecessor served.
+list holds.
 """
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import logging
 import random
 import threading
-from pathlib import Path
+from collections.abc import Iterable
 
 import msgspec
 
-from sameshot.agent import safefs
-from sameshot.agent.kubeapi import Api, ApiError, Change
-from sameshot.agent.owners import Owners
-from sameshot.agent.pods import Pod, PodObject, pod_of
 from sameshot.arm import labels
+from sameshot.kube.api import TROUBLES, Api, ApiError, Change
+from sameshot.kube.owners import Owners
+from sameshot.kube.pods import Pod, PodObject, pod_of
 from sameshot.model import JobRef
 
 log = logging.getLogger(__name__)
@@ -28,8 +25,6 @@ PODS = "/api/v1/pods"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 BETWEEN_WATCHES_S = 0.1
 ASK_AGAIN_S = 2.0  # for a job that is not known yet; owners that can't be read are asked for at their own pace
-
-_TROUBLES = (OSError, http.client.HTTPException, msgspec.MsgspecError)
 
 
 class Armed(msgspec.Struct, frozen=True):
@@ -41,23 +36,25 @@ class Armed(msgspec.Struct, frozen=True):
 
 
 class PodList:
-    """`memory` is the file for a restart."""
+    """The armed pods of one node, or of one namespace (None: of all). `known` is what to begin with."""
 
-    def __init__(self, api: Api, *, node: str, memory: Path) -> None:
+    def __init__(
+        self, api: Api, *, node: str | None = None, namespace: str | None = None, known: Iterable[Armed] = ()
+    ) -> None:
         self._api = api
         self._owners = Owners(api)
         self._node = node
-        self._memory = memory
+        self._path = PODS if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
         self._lock = threading.Lock()
-        self._armed: dict[str, Armed] = {}  # by pod uid
+        self._armed: dict[str, Armed] = {
+            each.pod.uid: each if each.final else Armed(each.pod) for each in known
+        }  # by pod uid
         self._listed = threading.Event()
         self._ending = threading.Event()
         self._heard = False  # whether watching has worked since the last list
-        self._written = b""
 
     def start(self, within_s: float) -> bool:
-        """Begin with what was known the last time, and follow; whether the server has answered within that time."""
-        self._remember()
+        """Begin to follow; whether the server has answered within that time."""
         threading.Thread(target=self._follow, name="sameshot-pods", daemon=True).start()
         threading.Thread(target=self._keep_resolving, name="sameshot-owners", daemon=True).start()
         return self._listed.wait(within_s)
@@ -97,17 +94,15 @@ class PodList:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def _complain(self, error: Exception, pause: float) -> None:
-        if not isinstance(error, _TROUBLES):
+        if not isinstance(error, TROUBLES):
             log.error("following the API server failed; begun again", exc_info=error)
         elif not self._ending.is_set():
             log.warning("no answer of the API server why=%r; the last list is kept, again in %.1f s", str(error), pause)
 
     @property
     def _query(self) -> dict[str, str]:
-        return {
-            "fieldSelector": f"spec.nodeName={self._node}",
-            "labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}",
-        }
+        query = {"labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}"}
+        return query if self._node is None else {"fieldSelector": f"spec.nodeName={self._node}", **query}
 
     def _list(self, cached: bool) -> str:
         """All of them anew. `cached`: as the server has them at hand; whatever is newer comes by the watch.
@@ -116,7 +111,7 @@ class PodList:
         every pod there is.
         """
         version, pods = "", []
-        for page in self._api.list(PODS, {**self._query, "resourceVersion": "0"} if cached else self._query):
+        for page in self._api.list(self._path, {**self._query, "resourceVersion": "0"} if cached else self._query):
             version = page.version
             pods += [pod for raw in page.items if (pod := self._understood(raw)) is not None]
         armed = {pod.uid: self._with_job(pod) for pod in pods}
@@ -127,7 +122,7 @@ class PodList:
 
     def _watch(self, version: str) -> str:
         """Take in changes until the server ends this watch; the version to go on from."""
-        for change in self._api.watch(PODS, self._query, version):
+        for change in self._api.watch(self._path, self._query, version):
             self._heard = True
             about = msgspec.json.decode(change.object, type=_Versioned).metadata
             version = about.resource_version or version
@@ -151,8 +146,8 @@ class PodList:
         except Exception as error:  # whatever its maker wrote into it: the others are served all the same
             log.warning("a pod was not understood why=%r", f"{type(error).__name__}: {error}"[:300])
             return None
-        # The server was asked for our own node's pods only; it is checked all the same.
-        return pod if pod is not None and pod.node == self._node else None
+        # The server was asked for one node's pods only; it is checked all the same.
+        return pod if pod is not None and self._node in (None, pod.node) else None
 
     # --- whose they are ---------------------------------------------------------------------------------------
 
@@ -165,7 +160,7 @@ class PodList:
             return Armed(pod, known.job, final=True)
         try:
             whose = self._owners.job_of(pod)
-        except _TROUBLES as error:
+        except TROUBLES as error:
             log.warning("job of pod %s not known yet why=%r", pod, str(error))
         except Exception as error:  # its owner is whatever its maker wrote: the others are served all the same
             log.warning("job of pod %s can't be told why=%r", pod, f"{type(error).__name__}: {error}"[:300])
@@ -190,27 +185,6 @@ class PodList:
                 with self._lock:
                     if self._armed.get(each.pod.uid) is each:
                         self._armed[each.pod.uid] = resolved
-
-    # --- what a restart needs ---------------------------------------------------------------------------------
-
-    def _remember(self) -> None:
-        try:
-            known = msgspec.json.decode(self._memory.read_bytes(), type=list[Armed])
-        except FileNotFoundError:
-            return
-        except (OSError, msgspec.MsgspecError) as error:
-            log.warning("list of pods unreadable path=%s why=%r", self._memory, str(error))
-            return
-        with self._lock:
-            self._armed = {each.pod.uid: each if each.final else Armed(each.pod) for each in known}
-
-    def write_down(self) -> None:
-        """Keep the list for a restart, where it changed. Blocks on the disk."""
-        data = msgspec.json.encode(self.armed())
-        if data != self._written:
-            with contextlib.suppress(OSError):  # a full disk costs a restart during an outage, nothing else
-                safefs.write_atomically(self._memory, data, durable=False)
-                self._written = data
 
 
 class _VersionedMeta(msgspec.Struct, rename="camel"):

@@ -1,0 +1,86 @@
+"""The one home of every name by which the parts in a cluster find and know each other. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from sameshot.arm import labels
+from sameshot.errors import UsageError
+from sameshot.model import JobRef
+
+GROUP, VERSION = labels.DOMAIN, "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+COORDINATORS = "capturecoordinators"
+POLICIES = "capturepolicies"
+CLUSTER_POLICIES = "clustercapturepolicies"
+CAPTURES = "captures"
+"""The resource of `GROUP` that rights are given on. There are no such objects: an access review asks for it by name."""
+
+# Where the parts live; each can be chosen (an option of the part, a patch of the deployment).
+SYSTEM_NAMESPACE = "sameshot-system"
+COORDINATORS_NAMESPACE = "sameshot-coordinators"
+AGENTS_NAMESPACE = "sameshot-agents"
+
+OPERATOR_ACCOUNT = "sameshot-operator"
+CALLERS_ACCOUNT = "sameshot"
+"""The ServiceAccount, in the job's namespace, for which a person's client asks a token, unless another one is named."""
+ANALYSIS_ACCOUNT = "sameshot-analysis"
+
+COORDINATOR_PORT = 7443
+AGENT_PORT = 7444
+METRICS_PORT = 9464
+
+JOB_UID = f"{GROUP}/job-uid"
+ATTEMPT = f"{GROUP}/attempt"
+JOB_NAMESPACE = f"{GROUP}/job-namespace"
+"""Labels of everything that the operator makes for a job attempt."""
+JOB_NAME = f"{GROUP}/job-name"
+"""An annotation: a name may be longer than a label's value."""
+MANAGED = {"app.kubernetes.io/managed-by": "sameshot-operator"}
+
+AGENT_SELECTOR = "app.kubernetes.io/name=sameshot-agent"
+
+AGENT_AUDIENCE = "sameshot-agent"
+AGENT_HOST = f"sameshot-agent.{AGENTS_NAMESPACE}.svc"
+"""What every agent's certificate is for: they are all the same part, whatever their addresses."""
+
+# As long as the API server's own uids, in lower case; what a pod's maker wrote as an owner's uid may be anything.
+_UID = re.compile(r"[0-9a-z](?:[0-9a-z-]{0,34}[0-9a-z])?")
+MAX_ATTEMPT = 99_999_999
+
+
+def usable(job: JobRef) -> bool:
+    """Whether objects can be named after this job."""
+    return _UID.fullmatch(job.uid) is not None and 0 <= job.attempt <= MAX_ATTEMPT
+
+
+def account_of(job: JobRef) -> str:
+    """The ServiceAccount of the coordinators of this job, of all of its attempts.
+
+    A uid is what a pod's maker wrote as its owner's; with the namespace in the name nobody gets the account of a job in
+    another namespace. Raises UsageError for a job that is not `usable`.
+    """
+    if not usable(job):
+        raise UsageError(f"No coordinator can be made for job {job}: its uid {job.uid[:60]!r} is none.")
+    return f"c-{job.uid}-{hashlib.sha256(job.namespace.encode()).hexdigest()[:10]}"
+
+
+def coordinator_of(job: JobRef) -> str:
+    """Pod, Service, Secret and ConfigMap of this attempt's coordinator, and its CaptureCoordinator."""
+    return f"{account_of(job)}-{job.attempt}"
+
+
+def coordinator_host(job: JobRef, namespace: str = COORDINATORS_NAMESPACE) -> str:
+    """What this coordinator's certificate is for, and the address of its Service."""
+    return f"{coordinator_of(job)}.{namespace}.svc"
+
+
+def audience_of(job: JobRef) -> str:
+    """For whom a caller's token is meant: this job's coordinators, and nobody else."""
+    return f"sameshot/{job.uid}"
+
+
+def username_of(namespace: str, account: str) -> str:
+    """How the API server names a ServiceAccount."""
+    return f"system:serviceaccount:{namespace}:{account}"
