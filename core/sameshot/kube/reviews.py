@@ -1,8 +1,10 @@
 """Who is calling, and may they: TokenReview and SubjectAccessReview, remembered for seconds only.
 
 A caller never sends its own API credential but a token for one audience; we have the API server look at it and ask what
-the account behind it may do. While the server can't be asked (no answer, or one of its 5xx), what it last said of this
-very token may hold on for a while, never longer than the token itself: so a capture that runs does not notice.
+the account behind it may do. While the server can't be asked, what it last said of this very token may hold on for a
+while, never longer than the token itself: so a capture that runs does not notice. It can't be asked where it does not
+answer within a second, or says anything but yes or no: its 5xx, 429, or 401 and 403 for our own account (as servers
+that have just started do, until they have read their own roles).
 (https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/token-review-v1/)
 """
 
@@ -12,22 +14,34 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import logging
+import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from sameshot.errors import Denied, Unreachable
 from sameshot.kube.api import TROUBLES, Api, ApiError
+from sameshot.threads import DaemonThreads
+
+log = logging.getLogger(__name__)
 
 REMEMBERED_S = 5.0
-MAX_REMEMBERED = 1_000
+PATIENCE_S = 1.0
+"""So long is a server waited for whose last word still holds: callers' own deadlines are short."""
+MAX_REMEMBERED = 1_000  # of yes, and as many of no: whoever floods us with garbage drives no good token out
+MAX_ASKING = 64
 MAX_TOKEN = 16 << 10
+THREADS = 8  # of their own: a server that hangs holds up nothing else
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+_PRINTABLE = re.compile(r"[\x21-\x7e]+")
 
 _Answer = TypeVar("_Answer")
 
@@ -41,22 +55,54 @@ class Who(msgspec.Struct, frozen=True):
     extra: dict[str, list[str]] = {}
 
 
+@dataclass
+class Tally:
+    """Questions to the API server since the start, and calls that were let through or refused by its last word."""
+
+    asked: int = 0
+    denied: int = 0
+    unanswered: int = 0
+    held: int = 0
+
+
 class TokenReviews:
     """Tokens of one audience. `outage_s`: so long the last word on a token holds while the server can't be asked."""
 
     def __init__(
-        self, api: Api, audience: str, *, outage_s: float = 0.0, clock: Callable[[], float] = time.monotonic
+        self,
+        api: Api,
+        audience: str,
+        *,
+        outage_s: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._api = api
         self._audience = audience
-        self._answers: _Remembered[Who] = _Remembered(outage_s, clock)
+        self._outage_s = outage_s
+        self._wall_clock = wall_clock
+        self._answers: _Remembered[Who] = _Remembered(clock)
 
-    async def who(self, token: str) -> Who:
-        """Whose token it is. Raises Denied for one that is not valid here, Unreachable where nobody can say."""
-        if not token or len(token) > MAX_TOKEN:
+    @property
+    def tally(self) -> Tally:
+        return self._answers.tally
+
+    async def who(self, token: str, *, outage_s: float | None = None) -> Who:
+        """Whose token it is; `outage_s` for this call instead of the usual.
+
+        Raises Denied for one that is not valid here, Unreachable where nobody can say.
+        """
+        if not token:
             raise Denied("The call brought no token; use a client that asks for one (TokenRequest) for this audience.")
+        if len(token) > MAX_TOKEN or not _PRINTABLE.fullmatch(token):
+            raise Denied(f"What the call brought as a token is none: {len(token)} characters.")
         key = hashlib.sha256(token.encode()).hexdigest()
-        return await self._answers.get(key, lambda: self._ask(token), expires_in(token))
+        return await self._answers.get(
+            key,
+            lambda: self._ask(token),
+            valid=expires_in(token, self._wall_clock()) > 0,
+            outage_s=self._outage_s if outage_s is None else outage_s,
+        )
 
     def _ask(self, token: str) -> Who:
         body = {
@@ -65,10 +111,12 @@ class TokenReviews:
             "spec": {"token": token, "audiences": [self._audience]},
         }
         status = msgspec.json.decode(self._api.send("POST", TOKEN_REVIEWS, body), type=_Reviewed).status
-        if not status.authenticated or status.user is None or self._audience not in (status.audiences or ()):
+        user = status.user
+        if not status.authenticated or user is None or not user.username:
             why = status.error or "it has expired, was made for somebody else, or is none"
             raise Denied(f"The token is not valid for {self._audience}: {why[:300]}.")
-        user = status.user
+        if self._audience not in (status.audiences or ()):  # none: of a server that knows no audiences
+            raise Denied(f"The token is not valid for {self._audience}: it is for {(status.audiences or [])[:5]}.")
         return Who(user.username, user.uid, tuple(user.groups or ()), user.extra or {})
 
 
@@ -87,13 +135,26 @@ class AccessReviews:
     ) -> None:
         self._api = api
         self._about = {"group": group, "resource": resource, "namespace": namespace}
-        self._answers: _Remembered[None] = _Remembered(outage_s, clock)
+        self._outage_s = outage_s
+        self._answers: _Remembered[None] = _Remembered(clock)
 
-    async def check(self, who: Who, verb: str, name: str) -> None:
-        """Raises Denied where `who` may not, Unreachable where nobody can say."""
+    @property
+    def tally(self) -> Tally:
+        return self._answers.tally
+
+    async def check(self, who: Who, verb: str, name: str, *, outage_s: float | None = None) -> None:
+        """Whether `who` may; `outage_s` for this call instead of the usual.
+
+        Raises Denied where it may not, Unreachable where nobody can say.
+        """
         asked = {**self._about, "verb": verb, "name": name}
         key = hashlib.sha256(msgspec.json.encode([who, asked], order="deterministic")).hexdigest()
-        await self._answers.get(key, lambda: self._ask(who, asked))
+        await self._answers.get(
+            key,
+            lambda: self._ask(who, asked),
+            valid=True,
+            outage_s=self._outage_s if outage_s is None else outage_s,
+        )
 
     def _ask(self, who: Who, asked: Mapping[str, str]) -> None:
         spec: dict[str, Any] = {
@@ -112,56 +173,106 @@ class AccessReviews:
             )
 
 
-def expires_in(token: str) -> float:
-    """How many seconds a ServiceAccount's token has left by its own word; 0 where it does not say."""
+def expires_in(token: str, now: float | None = None) -> float:
+    """How many seconds a ServiceAccount's token has left by its own word; 0 where it does not say.
+
+    Nobody has looked at the signature: good for not holding on to a token, never for letting one through.
+    """
     try:
         _, middle, _ = token.split(".")
         claims = msgspec.json.decode(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)), type=_Claims)
     except (ValueError, binascii.Error, msgspec.MsgspecError):
         return 0.0
-    return max(claims.exp - time.time(), 0.0)
+    return max(claims.exp - (time.time() if now is None else now), 0.0)
 
 
 class _Remembered(Generic[_Answer]):
     """Answers for seconds: yes and no alike, so that neither is asked for at every call."""
 
-    def __init__(self, outage_s: float, clock: Callable[[], float]) -> None:
-        self._outage_s = outage_s
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.tally = Tally()
         self._clock = clock
-        self._known: OrderedDict[str, tuple[float, _Answer | Denied]] = OrderedDict()
-        self._asking: dict[str, asyncio.Task[_Answer]] = {}
+        self._yes: OrderedDict[str, tuple[float, _Answer]] = OrderedDict()  # with the moment of the question
+        self._no: OrderedDict[str, tuple[float, Denied]] = OrderedDict()
+        self._asking: dict[str, asyncio.Task[_Answer | Denied | Unreachable]] = {}
+        self._silent_until = float("-inf")
+        self._threads = DaemonThreads(THREADS, "sameshot-reviews")
 
-    async def get(self, key: str, ask: Callable[[], _Answer], lasts_s: float = float("inf")) -> _Answer:
-        known = self._known.get(key)
+    async def get(self, key: str, ask: Callable[[], _Answer], *, valid: bool, outage_s: float) -> _Answer:
+        """The answer. A yes that is not `valid` any more, by what it is about, is told to nobody."""
+        known = self._no.get(key) or (self._yes.get(key) if valid else None)
         age = float("inf") if known is None else self._clock() - known[0]
-        if known is not None and age < min(REMEMBERED_S, lasts_s):
-            return _given(known[1])
+        outcome: _Answer | Denied | Unreachable
+        if known is not None and age < REMEMBERED_S:
+            outcome = known[1]
+        elif known is not None and age < outage_s:
+            silent = self._clock() < self._silent_until  # it did not answer just now
+            outcome = Unreachable() if silent else await self._asked(key, ask, PATIENCE_S)
+            if isinstance(outcome, Unreachable):
+                self.tally.held += 1
+                outcome = known[1]
+        else:
+            outcome = await self._asked(key, ask, None)
+        if isinstance(outcome, Denied | Unreachable):
+            raise type(outcome)(str(outcome))  # a new one: several callers may raise it
+        return outcome
+
+    async def _asked(
+        self, key: str, ask: Callable[[], _Answer], patience_s: float | None
+    ) -> _Answer | Denied | Unreachable:
         if key not in self._asking:  # many calls at once are one question
-            self._asking[key] = asyncio.create_task(asyncio.to_thread(ask))
-            self._asking[key].add_done_callback(lambda _: self._asking.pop(key, None))
+            if len(self._asking) >= MAX_ASKING:
+                return Unreachable("Too many calls at once whose tokens are not known yet; call again.")
+            self._asking[key] = asyncio.create_task(self._learn(key, ask))
+        question = self._asking[key]
+        # Not awaited itself: a caller that gives up does not end the question for the others.
+        await asyncio.wait({question}, timeout=patience_s)
+        if question.done():
+            return question.result()
+        self._silent_until = self._clock() + REMEMBERED_S
+        return Unreachable()
+
+    async def _learn(self, key: str, ask: Callable[[], _Answer]) -> _Answer | Denied | Unreachable:
+        began = self._clock()
+        self.tally.asked += 1
         try:
-            answer: _Answer | Denied = await asyncio.shield(self._asking[key])
+            answer = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
         except Denied as error:
-            answer = error
-        except TROUBLES as error:
-            if isinstance(error, ApiError) and error.status < 500:
-                raise Unreachable(f"Who calls could not be found out: {error}; see the rights of this part.") from None
-            if known is not None and age < min(self._outage_s, lasts_s):
-                return _given(known[1])
-            raise Unreachable(
-                f"Who calls could not be found out, as the API server does not answer: {error}."
-            ) from None
-        self._known[key] = (self._clock(), answer)
-        self._known.move_to_end(key)
-        while len(self._known) > MAX_REMEMBERED:
-            self._known.popitem(last=False)
-        return _given(answer)
+            self.tally.denied += 1
+            self._silent_until = float("-inf")
+            self._yes.pop(key, None)
+            refusal = Denied(str(error))  # without the frames that raised it, and the token in them
+            _put(self._no, key, (began, refusal))
+            return refusal
+        except Exception as error:
+            self.tally.unanswered += 1
+            self._silent_until = self._clock() + REMEMBERED_S
+            return _unanswered(error)
+        finally:
+            self._asking.pop(key, None)
+        self._silent_until = float("-inf")
+        self._no.pop(key, None)
+        _put(self._yes, key, (began, answer))
+        return answer
 
 
-def _given(answer: _Answer | Denied) -> _Answer:
-    if isinstance(answer, Denied):
-        raise Denied(str(answer))
-    return answer
+def _put(known: OrderedDict[str, Any], key: str, value: Any) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    while len(known) > MAX_REMEMBERED:
+        known.popitem(last=False)
+
+
+def _unanswered(error: Exception) -> Unreachable:
+    if isinstance(error, ApiError) and error.status in (401, 403, 404):
+        why = f"Who calls could not be found out: {error}; see the rights of this part (create on the reviews)."
+    elif isinstance(error, TROUBLES):
+        why = f"Who calls could not be found out, as the API server does not answer: {error}."
+    else:
+        log.error("asking who calls failed", exc_info=error)
+        return Unreachable(f"Who calls could not be found out: {type(error).__name__}.")
+    log.warning("%s", why)
+    return Unreachable(why)
 
 
 class _User(msgspec.Struct):

@@ -5,7 +5,6 @@ Both are called by gRPC in a thread of its own, at every call.
 
 from __future__ import annotations
 
-import datetime
 import threading
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from sameshot.kube.api import TROUBLES, Api, ApiError
 
 LASTS_S = 600  # the least that API servers give
 RENEWED_AFTER = 0.8  # of its life
+ASK_AGAIN_S = 10.0  # where it could not be renewed: meanwhile no call waits for a server that is silent
 
 
 class FileToken:
@@ -34,7 +34,10 @@ class FileToken:
 
 
 class RequestedToken:
-    """A token of a ServiceAccount for one audience, asked for when it is needed. Safe in threads."""
+    """A token of a ServiceAccount for one audience, asked for when it is needed. Safe in threads.
+
+    How long it lasts is counted here from the question on: the clock of a laptop may be wrong by more than that.
+    """
 
     def __init__(
         self, api: Api, namespace: str, account: str, audience: str, *, clock: Callable[[], float] = time.time
@@ -45,7 +48,7 @@ class RequestedToken:
         self._audience = audience
         self._clock = clock
         self._lock = threading.Lock()
-        self._token, self._renew_at, self._ends_at = "", 0.0, 0.0
+        self._token, self._renew_at, self._ends_at = "", float("-inf"), float("-inf")
 
     def __call__(self) -> str:
         """Raises Denied where it may not be asked for, Unreachable where the API server does not answer."""
@@ -53,9 +56,10 @@ class RequestedToken:
             if self._clock() >= self._renew_at:
                 try:
                     self._ask()
-                except Unreachable:
+                except (Denied, Unreachable):
                     if self._clock() >= self._ends_at:
                         raise
+                    self._renew_at = self._clock() + ASK_AGAIN_S
             return self._token
 
     def _ask(self) -> None:
@@ -67,8 +71,7 @@ class RequestedToken:
         }
         now = self._clock()
         try:
-            status = msgspec.json.decode(self._api.send("POST", path, body), type=_Requested).status
-            ends_at = datetime.datetime.fromisoformat(status.expiration_timestamp).timestamp()
+            answer = msgspec.json.decode(self._api.send("POST", path, body), type=_Requested)
         except ApiError as error:
             account = f"ServiceAccount {self._namespace}/{self._account}"
             if error.status in (401, 403):
@@ -79,16 +82,21 @@ class RequestedToken:
             if error.status == 404:
                 raise Denied(f"There is no {account}; make it, or name another one with ?service-account=.") from None
             raise Unreachable(f"No token of the {account} was given: {error}.") from None
-        except (*TROUBLES, ValueError) as error:
+        except TROUBLES as error:
             raise Unreachable(f"The API server does not answer: {error}.") from None
-        self._token, self._ends_at = status.token, ends_at
-        self._renew_at = now + RENEWED_AFTER * max(ends_at - now, 0.0)
+        lasts_s = answer.spec.expiration_seconds or LASTS_S  # a server may give more or less than was asked for
+        self._token, self._ends_at = answer.status.token, now + lasts_s
+        self._renew_at = now + RENEWED_AFTER * lasts_s
 
 
-class _Status(msgspec.Struct, rename="camel"):
+class _Spec(msgspec.Struct, rename="camel"):
+    expiration_seconds: int | None = None
+
+
+class _Status(msgspec.Struct):
     token: str
-    expiration_timestamp: str
 
 
 class _Requested(msgspec.Struct):
     status: _Status
+    spec: _Spec = _Spec()
