@@ -36,10 +36,12 @@ _NO_JOB = {("batch", "CronJob")}
 
 
 class Whose(msgspec.Struct, frozen=True):
-    """A pod's job. Not `final`: an owner on the way up could not be read, and what is above it may be the job."""
+    """A pod's job. Not `final`: an owner on the way up could not be read, and what is above it may be the job.
+    `top` is the job's own object, as the one below refers to it; None: the pod itself."""
 
     job: JobRef
     final: bool
+    top: Owner | None = None
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -75,7 +77,7 @@ class Owners:
             if seen.above is None or _key(seen.above) in _NO_JOB:
                 break
             top = seen.above
-        return Whose(JobRef(pod.namespace, top.name, top.uid, pod.attempt), final)
+        return Whose(JobRef(pod.namespace, top.name, top.uid, pod.attempt), final, top)
 
     def _look(self, namespace: str, owner: Owner) -> _Seen:
         resource = _MIDDLEMEN.get(_key(owner))
