@@ -26,7 +26,7 @@ from sameshot.agent.poddirs import PodDirs
 from sameshot.arm import labels
 from sameshot.errors import UsageError
 from sameshot.kube import api as kubeapi
-from sameshot.kube import owners, podlist
+from sameshot.kube import follow, owners, podlist
 from sameshot.kube.api import ApiError, Change, KubeApi
 from sameshot.kube.owners import UNREAD_FOR_S, Owners, Whose
 from sameshot.kube.pods import Pod, PodObject, pod_of
@@ -234,8 +234,8 @@ def test_a_server_that_lists_and_refuses_to_be_watched_is_asked_ever_more_rarely
             return super().watch(path, query, version)
 
     refuses = [True]
-    monkeypatch.setattr(podlist, "FIRST_PAUSE_S", 0.05)
-    monkeypatch.setattr(podlist, "LONGEST_PAUSE_S", 0.4)
+    monkeypatch.setattr(follow, "FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(follow, "LONGEST_PAUSE_S", 0.4)
 
     def pauses() -> list[object]:
         return [record.args[1] for record in caplog.records if isinstance(record.args, tuple)]

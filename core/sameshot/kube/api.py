@@ -126,7 +126,7 @@ class KubeApi:
         self._timeout_s = timeout_s
         self._watch_s = watch_s
         self._part = part
-        self._watching: socket.socket | None = None
+        self._watching: set[socket.socket] = set()
         self._closed = False
 
     @classmethod
@@ -187,7 +187,9 @@ class KubeApi:
             "timeoutSeconds": str(self._watch_s),
         }
         connection, answer = self._ask("GET", path, asked, self._watch_s + self._timeout_s)
-        self._watching = connection.sock
+        watching: socket.socket | None = connection.sock  # None: the server closes when it has answered
+        if watching is not None:
+            self._watching.add(watching)
         try:
             while not self._closed:
                 line = answer.readline(MAX_EVENT)
@@ -201,7 +203,8 @@ class KubeApi:
                     raise ApiError(problem.code, problem.message)
                 yield Change(event.type, msgspec.Raw(bytes(event.object)))
         finally:
-            self._watching = None
+            if watching is not None:
+                self._watching.discard(watching)
             connection.close()
 
     def send(self, method: str, path: str, body: object = None, *, content_type: str = "application/json") -> bytes:
@@ -217,9 +220,9 @@ class KubeApi:
             connection.close()
 
     def close(self) -> None:
-        """End a watch that is under way, from whatever thread."""
+        """End the watches that are under way, from whatever thread."""
         self._closed = True
-        if (watching := self._watching) is not None:
+        for watching in list(self._watching):
             with contextlib.suppress(OSError):  # it has ended
                 watching.shutdown(socket.SHUT_RDWR)
 

@@ -7,14 +7,14 @@ list holds.
 from __future__ import annotations
 
 import logging
-import random
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from sameshot.arm import labels
-from sameshot.kube.api import TROUBLES, Api, ApiError, Change
+from sameshot.kube.api import TROUBLES, Api, Change
+from sameshot.kube.follow import Follower
 from sameshot.kube.owners import Owners
 from sameshot.kube.pods import Pod, PodObject, pod_of
 from sameshot.model import JobRef
@@ -22,8 +22,6 @@ from sameshot.model import JobRef
 log = logging.getLogger(__name__)
 
 PODS = "/api/v1/pods"
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
-BETWEEN_WATCHES_S = 0.1
 ASK_AGAIN_S = 2.0  # for a job that is not known yet; owners that can't be read are asked for at their own pace
 
 
@@ -41,27 +39,39 @@ class PodList:
     def __init__(
         self, api: Api, *, node: str | None = None, namespace: str | None = None, known: Iterable[Armed] = ()
     ) -> None:
-        self._api = api
         self._owners = Owners(api)
         self._node = node
-        self._path = PODS if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
         self._lock = threading.Lock()
         self._armed: dict[str, Armed] = {
             each.pod.uid: each if each.final else Armed(each.pod) for each in known
         }  # by pod uid
-        self._listed = threading.Event()
-        self._ending = threading.Event()
-        self._heard = False  # whether watching has worked since the last list
+        query = {"labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}"}
+        self._follower = Follower(
+            api,
+            PODS if namespace is None else f"/api/v1/namespaces/{namespace}/pods",
+            query if node is None else {"fieldSelector": f"spec.nodeName={node}", **query},
+            replace=self._replace,
+            take=self._take,
+            name="sameshot-pods",
+        )
 
     def start(self, within_s: float) -> bool:
         """Begin to follow; whether the server has answered within that time."""
-        threading.Thread(target=self._follow, name="sameshot-pods", daemon=True).start()
         threading.Thread(target=self._keep_resolving, name="sameshot-owners", daemon=True).start()
-        return self._listed.wait(within_s)
+        return self._follower.start(within_s)
 
     def close(self) -> None:
-        self._ending.set()
-        self._api.close()
+        self._follower.close()
+
+    @property
+    def listed(self) -> bool:
+        """Whether the server has told of all pods, be it long ago."""
+        return self._follower.listed
+
+    @property
+    def trouble(self) -> str:
+        """Why the server does not tell what changes now; empty: it does."""
+        return self._follower.trouble
 
     def armed(self) -> list[Armed]:
         with self._lock:
@@ -69,67 +79,11 @@ class PodList:
 
     # --- what the server says ---------------------------------------------------------------------------------
 
-    def _follow(self) -> None:
-        pause, cached, forgot = FIRST_PAUSE_S, True, False
-        while not self._ending.is_set():
-            self._heard = False
-            try:
-                version = self._list(cached)
-                cached = True
-                while not self._ending.wait(BETWEEN_WATCHES_S):
-                    version = self._watch(version)
-                return
-            except Exception as error:
-                trouble = error
-            if self._heard:  # a list alone proves little: watching may be what is refused
-                pause, forgot = FIRST_PAUSE_S, False
-            if isinstance(trouble, ApiError) and trouble.expired:
-                cached = False  # what to follow from is too long ago, and so may be what the server has at hand
-                if not forgot:
-                    forgot = True
-                    self._ending.wait(BETWEEN_WATCHES_S)
-                    continue
-            self._complain(trouble, pause)
-            self._ending.wait(pause * random.uniform(0.8, 1.2))
-            pause = min(2 * pause, LONGEST_PAUSE_S)
-
-    def _complain(self, error: Exception, pause: float) -> None:
-        if not isinstance(error, TROUBLES):
-            log.error("following the API server failed; begun again", exc_info=error)
-        elif not self._ending.is_set():
-            log.warning("no answer of the API server why=%r; the last list is kept, again in %.1f s", str(error), pause)
-
-    @property
-    def _query(self) -> dict[str, str]:
-        query = {"labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}"}
-        return query if self._node is None else {"fieldSelector": f"spec.nodeName={self._node}", **query}
-
-    def _list(self, cached: bool) -> str:
-        """All of them anew. `cached`: as the server has them at hand; whatever is newer comes by the watch.
-
-        The agents of a large cluster may all start at once, and a list that must be the newest makes the server read
-        every pod there is.
-        """
-        version, pods = "", []
-        for page in self._api.list(self._path, {**self._query, "resourceVersion": "0"} if cached else self._query):
-            version = page.version
-            pods += [pod for raw in page.items if (pod := self._understood(raw)) is not None]
+    def _replace(self, items: Sequence[msgspec.Raw]) -> None:
+        pods = [pod for raw in items if (pod := self._understood(raw)) is not None]
         armed = {pod.uid: self._with_job(pod) for pod in pods}
         with self._lock:
             self._armed = armed
-        self._listed.set()
-        return version
-
-    def _watch(self, version: str) -> str:
-        """Take in changes until the server ends this watch; the version to go on from."""
-        for change in self._api.watch(self._path, self._query, version):
-            self._heard = True
-            about = msgspec.json.decode(change.object, type=_Versioned).metadata
-            version = about.resource_version or version
-            if change.kind != "BOOKMARK":
-                self._take(change, about.uid)
-        self._heard = True
-        return version
 
     def _take(self, change: Change, uid: str) -> None:
         pod = None if change.kind == "DELETED" else self._understood(change.object)
@@ -172,7 +126,7 @@ class PodList:
 
     def _keep_resolving(self) -> None:
         """Beside the other thread: a watch may be quiet for a minute."""
-        while not self._ending.wait(ASK_AGAIN_S):
+        while not self._follower.ending.wait(ASK_AGAIN_S):
             try:
                 self._resolve()
             except Exception:
@@ -186,11 +140,3 @@ class PodList:
                     if self._armed.get(each.pod.uid) is each:
                         self._armed[each.pod.uid] = resolved
 
-
-class _VersionedMeta(msgspec.Struct, rename="camel"):
-    uid: str = ""
-    resource_version: str = ""
-
-
-class _Versioned(msgspec.Struct):
-    metadata: _VersionedMeta
