@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sameshot.cli.options import (
-    AddressOption,
-    CaptureArgument,
-    JobOption,
-    KeyOption,
-    Output,
-    OutputOption,
-    print_json,
-)
+from sameshot.cli.options import CaptureArgument, KeyOption, Output, OutputOption, print_json
 from sameshot.cli.tables import console, table
+from sameshot.cli.telling import program
+from sameshot.cli.where import Where, at_job, dial
 from sameshot.errors import SameshotError, UsageError
 
 if TYPE_CHECKING:  # the client brings grpc and asyncio: whoever only asks for help does not pay for it
@@ -36,14 +30,16 @@ class OnFailed(enum.StrEnum):
 def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples: sameshot capture --duration 2s --activities cpu,cuda --wait | "
-        "sameshot capture --with-stack --record-shapes --wait -o json | sameshot capture --key nightly-7 --wait"
-    )(capture)
-    app.command(epilog="Example: sameshot watch 0197f3a2c4d17e0a8b54d6f1c2a3b4c5")(watch)
-    app.command(epilog="Example: sameshot cancel 0197f3a2c4d17e0a8b54d6f1c2a3b4c5")(cancel)
-    app.command(epilog="Example: sameshot captures -o json")(captures)
+        "sameshot capture --with-stack --record-shapes --wait -o json | sameshot capture --key nightly-7 --wait | in a "
+        "cluster: sameshot capture --namespace ml --job llama-7b --duration 2s --wait"
+    )(at_job(capture))
+    app.command(epilog="Example: sameshot watch 0197f3a2c4d17e0a8b54d6f1c2a3b4c5")(at_job(watch))
+    app.command(epilog="Example: sameshot cancel 0197f3a2c4d17e0a8b54d6f1c2a3b4c5")(at_job(cancel))
+    app.command(epilog="Example: sameshot captures -o json")(at_job(captures))
 
 
 def capture(
+    where: Where,
     duration: Annotated[str, typer.Option(help="Length of the window: 2s, 500ms.")] = "2s",
     activities: Annotated[str, typer.Option(help="Comma-separated: cpu, cuda, xpu, mtia.")] = "cpu,cuda",
     with_stack: Annotated[bool, typer.Option("--with-stack", help="Record Python functions (large traces).")] = False,
@@ -57,8 +53,6 @@ def capture(
         OnFailed, typer.Option(case_sensitive=False, help="What a known key of a failed capture gives.")
     ] = OnFailed.NEW,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Show progress until the manifest is there.")] = False,
-    address: AddressOption = "local",
-    job: JobOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Record a window on every rank of a running job, now. With --wait, Ctrl-C cancels it."""
@@ -74,12 +68,12 @@ def capture(
         warmup=warmup,
         start_in=start_in,
     )
-    with dial(address, job) as client:
+    with dial(where) as client:
         view = client.start_capture(spec, request_key=key, on_failed="NEW" if on_failed is OnFailed.NEW else "RETURN")
         if wait:
-            view = _wait_or_cancel(client, view, output)
+            view = _wait_or_cancel(client, view, output, where)
         elif output is Output.TABLE:
-            typer.echo(f"capture {view.capture_id} is {view.state.value}; see: sameshot watch {view.capture_id}")
+            typer.echo(f"capture {view.capture_id} is {view.state.value}; see: {_watch(where, view.capture_id)}")
     if output is Output.JSON:
         print_json(view)
     elif wait:
@@ -88,17 +82,16 @@ def capture(
 
 
 def watch(
+    where: Where,
     capture_id: CaptureArgument = None,
     key: KeyOption = None,
-    address: AddressOption = "local",
-    job: JobOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Follow a capture until it has ended. Ctrl-C stops watching; the capture goes on."""
     from sameshot.cli.progress import follow, print_result
     from sameshot.steps.verdict import exit_code
 
-    with dial(address, job) as client:
+    with dial(where) as client:
         _one_of(capture_id, key)
         updates = client.watch(capture_id, request_key=key)
         if output is Output.JSON:
@@ -113,14 +106,13 @@ def watch(
 
 
 def cancel(
+    where: Where,
     capture_id: CaptureArgument = None,
     key: KeyOption = None,
-    address: AddressOption = "local",
-    job: JobOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Cancel a capture: what no worker has fetched is withdrawn, what was archived stays."""
-    with dial(address, job) as client:
+    with dial(where) as client:
         _one_of(capture_id, key)
         view = client.cancel(capture_id, request_key=key)
         if not view.state.terminal:  # it has converged, and its manifest is on the way
@@ -134,9 +126,9 @@ def cancel(
         )
 
 
-def captures(address: AddressOption = "local", job: JobOption = None, output: OutputOption = Output.TABLE) -> None:
+def captures(where: Where, output: OutputOption = Output.TABLE) -> None:
     """List the captures of a running job, newest first."""
-    with dial(address, job) as client:
+    with dial(where) as client:
         found = client.captures()
     if output is Output.JSON:
         print_json(found)
@@ -154,34 +146,23 @@ def captures(address: AddressOption = "local", job: JobOption = None, output: Ou
     console().print(listing)
 
 
-def dial(address: str, job: str | None) -> Client:
-    """The coordinator that the options name. A job name only means something on this machine."""
-    from sameshot.client import connect
-
-    if job is None:
-        return connect(address)
-    if address != "local":
-        raise UsageError("--job picks a job of this machine; with --address the coordinator serves one job only.")
-    return connect(f"local:{job}")
-
-
 def _one_of(capture_id: str | None, key: str | None) -> None:
     if (capture_id is None) == (key is None):
         raise UsageError("Name the capture by its id or by --key, and not by both.")
 
 
-def _wait_or_cancel(client: Client, view: CaptureView, output: Output) -> CaptureView:
+def _wait_or_cancel(client: Client, view: CaptureView, output: Output, where: Where) -> CaptureView:
     from sameshot.cli.progress import follow
 
     try:
         return _last(follow(client.watch(view.capture_id), console(quiet=output is Output.JSON)))
     except KeyboardInterrupt:
         typer.secho("\ncancelling…", err=True, fg="yellow")
-        typer.secho(_cancelled(client, view.capture_id), err=True, fg="yellow")
+        typer.secho(_cancelled(client, view.capture_id, where), err=True, fg="yellow")
         raise
 
 
-def _cancelled(client: Client, capture_id: str) -> str:
+def _cancelled(client: Client, capture_id: str, where: Where) -> str:
     """Cancel, and say what that is known to have done."""
     try:
         view = client.cancel(capture_id)
@@ -189,10 +170,14 @@ def _cancelled(client: Client, capture_id: str) -> str:
             view = client.wait(capture_id, timeout_s=CANCEL_WAIT_S)
     except (KeyboardInterrupt, SameshotError) as error:
         why = str(error) or "interrupted again"
-        return f"the cancel of capture {capture_id} is not confirmed ({why}); see: sameshot watch {capture_id}"
-    where = view.manifest_uri if view.published else "their manifest is not published yet"
-    kept = f"{view.archived} traces are kept, {where}" if view.archived else "no trace was kept"
+        return f"the cancel of capture {capture_id} is not confirmed ({why}); see: {_watch(where, capture_id)}"
+    place = view.manifest_uri if view.published else "their manifest is not published yet"
+    kept = f"{view.archived} traces are kept, {place}" if view.archived else "no trace was kept"
     return f"capture {capture_id} is {view.state.value}; {kept}"
+
+
+def _watch(where: Where, capture_id: str) -> str:
+    return f"{program()} watch {capture_id}{where.again}"
 
 
 def _last(view: CaptureView | None) -> CaptureView:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sameshot.cli.capture import dial
-from sameshot.cli.options import AddressOption, JobOption, Output, OutputOption, pairs, print_json
+from sameshot.cli.options import Output, OutputOption, pairs, print_json
 from sameshot.cli.tables import console, table
+from sameshot.cli.where import Where, at_job, dial
 
 if TYPE_CHECKING:
     from sameshot.model import Worker
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command(epilog="Example: sameshot jobs --label team=nlp -o json")(jobs)
-    app.command(epilog="Example: sameshot workers --job bert")(workers)
+    app.command(epilog="Example: sameshot workers --job bert")(at_job(workers))
 
 
 def jobs(
@@ -44,9 +44,9 @@ def jobs(
     console().print(listing)
 
 
-def workers(address: AddressOption = "local", job: JobOption = None, output: OutputOption = Output.TABLE) -> None:
+def workers(where: Where, output: OutputOption = Output.TABLE) -> None:
     """List a job's registered workers, and the ranks that nobody covers."""
-    with dial(address, job) as client:
+    with dial(where) as client:
         listing = client.workers()
     if output is Output.JSON:
         print_json(listing)

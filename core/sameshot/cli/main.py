@@ -1,4 +1,4 @@
-"""The `sameshot` command: assembles the subcommands and turns errors into exit codes.
+"""The `sameshot` command, also as `kubectl sameshot`: assembles the subcommands and turns errors into exit codes.
 
 Exit codes: 0 fully succeeded, 1 other error, 2 usage, 3 partial, 4 failed, 5 capture unknown, 6 no such job,
 7 cancelled, 75 try again, 77 denied, 130 interrupted, 143 terminated.
@@ -32,6 +32,7 @@ COMMANDS = {
     "merge": "merge",
     "history": "history",
     "step": "step",
+    "rights": "rights",
     "doctor": "doctor",
     "demo": "demo",
     "agent": "services",
@@ -83,6 +84,19 @@ def _add_plugins(app: typer.Typer) -> None:
         plugin.load().register(app)
 
 
+def _called_otherwise(app: typer.Typer) -> None:
+    """Examples in help texts, as this command was called."""
+    from sameshot.cli.telling import as_called
+
+    for each in app.registered_commands:
+        each.epilog = as_called(each.epilog) if each.epilog else each.epilog
+    for group in app.registered_groups:
+        if group.typer_instance is not None:
+            _called_otherwise(group.typer_instance)
+    if isinstance(app.info.epilog, str):
+        app.info.epilog = as_called(app.info.epilog)
+
+
 class Terminated(SystemExit):
     """SIGTERM, as an exception, so that what is running can clean up."""
 
@@ -100,14 +114,17 @@ def invoke(arguments: list[str]) -> int:
     """Run one command line; returns the exit code and prints errors to standard error."""
     import typer
 
-    from sameshot.cli.telling import expected, say
+    from sameshot.cli.telling import as_called, expected, program, say
 
     # Newer versions of typer carry their own click; its public names lead to the right base class either way.
     refused: type[typer.BadParameter] = next(
         base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException"
     )
     try:
-        result = application(arguments)(args=arguments, standalone_mode=False)
+        app = application(arguments)
+        if program() != "sameshot":
+            _called_otherwise(app)
+        result = app(args=arguments, standalone_mode=False, prog_name=program())
     except refused as error:
         error.show()
         return error.exit_code
@@ -119,7 +136,7 @@ def invoke(arguments: list[str]) -> int:
             raise
         code, words = told
         if words:
-            say(f"error: {words}", fg="red")
+            say(f"error: {as_called(words)}", fg="red")
         return code
     return result if isinstance(result, int) else 0
 

@@ -26,14 +26,14 @@ AddressOption = Annotated[
     typer.Option(
         "--address",
         envvar="SAMESHOT_ADDRESS",
-        help="The job's coordinator: `local` for a job of this machine, or host:port.",
+        help="The job's coordinator: `local` for a job of this machine, host:port, or kube:namespace/job.",
         show_default=True,
     ),
 ]
 
 JobOption = Annotated[
     str | None,
-    typer.Option("--job", "-j", help="Name of the local job; needed only when several run.", show_default=False),
+    typer.Option("--job", "-j", help="The job's name; needed only when several run.", show_default=False),
 ]
 
 CaptureArgument = Annotated[str | None, typer.Argument(help="The capture's id.", show_default=False)]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
+import sys
+from pathlib import PurePath
 from typing import Any
 
 import typer
@@ -22,6 +25,22 @@ _EXTRAS = dict.fromkeys(("backports", "backports.zstd", "isal", "jinja2", "numpy
     "prometheus_client": "cluster",
     "websocket": "kubernetes",
 }
+
+
+PLUGIN = "kubectl-sameshot"
+"""The script's name by which kubectl finds `kubectl sameshot`: it calls it by its path."""
+
+_OURS = re.compile(r"(?<![\w./'\"=:-])sameshot (?=[a-z-])")
+
+
+def program() -> str:
+    """How this command is called: `sameshot`, or `kubectl sameshot`."""
+    return "kubectl sameshot" if PurePath(sys.argv[0] if sys.argv else "").stem == PLUGIN else "sameshot"
+
+
+def as_called(words: str) -> str:
+    """The same words, in which commands of ours can be copied as this one was called."""
+    return words if program() == "sameshot" else _OURS.sub("kubectl sameshot ", words)
 
 
 def say(line: str, **style: Any) -> None:
