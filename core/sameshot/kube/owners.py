@@ -36,12 +36,10 @@ _NO_JOB = {("batch", "CronJob")}
 
 
 class Whose(msgspec.Struct, frozen=True):
-    """A pod's job. Not `final`: an owner on the way up could not be read, and what is above it may be the job.
-    `top` is the job's own object, as the one below refers to it; None: the pod itself."""
+    """A pod's job. Not `final`: an owner on the way up could not be read, and what is above it may be the job."""
 
     job: JobRef
     final: bool
-    top: Owner | None = None
 
 
 class _Seen(msgspec.Struct, frozen=True):
@@ -68,16 +66,20 @@ class Owners:
 
         Raises OSError or HTTPException where the API can't be asked: then it is not known, and to be asked again.
         """
+        return self.top_of(pod)[0]
+
+    def top_of(self, pod: Pod) -> tuple[Whose, Owner | None]:
+        """The same, and the job's own object, as the one below it refers to it; None: the pod itself."""
         top, final = pod.owner, True
         if top is None or _key(top) in _NO_JOB:
-            return Whose(JobRef(pod.namespace, pod.name, pod.uid, pod.attempt), final)
+            return Whose(JobRef(pod.namespace, pod.name, pod.uid, pod.attempt), final), None
         for _ in range(MAX_HEIGHT):
             seen = self._look(pod.namespace, top)
             final = seen.until is None
             if seen.above is None or _key(seen.above) in _NO_JOB:
                 break
             top = seen.above
-        return Whose(JobRef(pod.namespace, top.name, top.uid, pod.attempt), final, top)
+        return Whose(JobRef(pod.namespace, top.name, top.uid, pod.attempt), final), top
 
     def _look(self, namespace: str, owner: Owner) -> _Seen:
         resource = _MIDDLEMEN.get(_key(owner))
