@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from kubernetes_objects import documents_in, identity, kustomized, pod_templates, schema_problems, set_problems
+from pod_security import violations
 
 import sameshot
 from sameshot.arm import labels
@@ -17,7 +19,12 @@ from sameshot.kube import owners
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 AGENT, WEBHOOK, CERTIFIED = DEPLOY / "agent", DEPLOY / "webhook/base", DEPLOY / "webhook/cert-manager"
+WHOLE, CHOSEN, DEV = (DEPLOY / "overlays" / name for name in ("cluster-wide", "namespaces", "dev"))
+EVERY = sorted(each.parent for each in DEPLOY.rglob("kustomization.yaml"))
+"""All folders that kustomize can build; those that have no namespace of their own are parts of an overlay."""
 Json = dict[str, Any]
+
+every = pytest.mark.parametrize("folder", EVERY, ids=lambda each: str(each.relative_to(DEPLOY)))
 
 
 def one(kind: str, name: str, *, of: Path) -> Json:
@@ -25,14 +32,33 @@ def one(kind: str, name: str, *, of: Path) -> Json:
     return found
 
 
-@pytest.mark.parametrize("folder", [AGENT, WEBHOOK, CERTIFIED], ids=lambda each: str(each.relative_to(DEPLOY)))
-def test_every_field_is_one_of_kubernetes_and_every_reference_leads_somewhere(folder: Path) -> None:
-    documents = kustomized(folder)
-    assert [problem for each in documents for problem in schema_problems(each)] == []
-    assert set_problems(documents) == []
+@every
+def test_every_field_is_one_of_kubernetes(folder: Path) -> None:
+    assert [problem for each in kustomized(folder) for problem in schema_problems(each)] == []
 
 
-@pytest.mark.parametrize("folder", [AGENT, WEBHOOK, CERTIFIED], ids=lambda each: str(each.relative_to(DEPLOY)))
+@pytest.mark.parametrize(
+    "folder", [AGENT, WEBHOOK, CERTIFIED, WHOLE, CHOSEN, DEV], ids=lambda each: str(each.relative_to(DEPLOY))
+)
+def test_every_reference_leads_somewhere(folder: Path) -> None:
+    assert set_problems(kustomized(folder), there={"ml"} if folder == CHOSEN else ()) == []
+
+
+def test_what_a_namespace_gets_refers_to_what_the_cluster_has() -> None:
+    assert set_problems([*kustomized(WHOLE), *kustomized(DEPLOY / "namespace")], there={"ml"}) == []
+
+
+def test_each_folder_is_part_of_an_overlay_or_stands_for_itself() -> None:
+    def below(folder: Path) -> set[Path]:
+        told = yaml.safe_load((folder / "kustomization.yaml").read_text())
+        places = [(folder / each).resolve() for each in told["resources"]]
+        return {folder.resolve()}.union(*(below(each) for each in places if each.is_dir()))
+
+    used = set().union(*(below(each) for each in (WHOLE, CHOSEN, DEV)))
+    assert set(EVERY) - used == {DEPLOY / "namespace"}
+
+
+@every
 def test_kustomize_makes_the_same_of_it(folder: Path) -> None:
     """With the real one where there is one; what our reading of kustomization.yaml can't see would show here."""
     kubectl = shutil.which("kubectl")
@@ -43,11 +69,11 @@ def test_kustomize_makes_the_same_of_it(folder: Path) -> None:
     assert {identity(each): each for each in documents} == {identity(each): each for each in kustomized(folder)}
 
 
-@pytest.mark.parametrize("folder", [AGENT, WEBHOOK, CERTIFIED], ids=lambda each: str(each.relative_to(DEPLOY)))
+@every
 def test_no_file_is_left_out_of_its_kustomization(folder: Path) -> None:
     told = yaml.safe_load((folder / "kustomization.yaml").read_text())
     named = {*told["resources"], *(each["path"] for each in told.get("patches", []))}
-    files = {each.name for each in folder.iterdir()} - {"kustomization.yaml"}
+    files = {each.name for each in folder.iterdir() if each.is_file()} - {"kustomization.yaml"}
     assert files == {each for each in named if "/" not in each}
 
 
@@ -82,11 +108,65 @@ def test_the_checks_see_what_is_wrong() -> None:
 def test_images_are_those_of_this_version() -> None:
     images = {
         container["image"]
-        for folder in (AGENT, WEBHOOK)
+        for folder in EVERY
         for _, template in pod_templates(kustomized(folder))
         for container in template["spec"]["containers"]
     }
     assert images == {f"sameshot/cluster:{sameshot.__version__}"}
+
+
+# ---- Pod Security
+
+
+@pytest.mark.parametrize("folder", [WHOLE, CHOSEN], ids=lambda each: each.name)
+def test_every_pod_is_one_that_its_namespace_allows(folder: Path) -> None:
+    """And the one namespace that must allow more holds nothing but agents."""
+    documents = kustomized(folder)
+    enforced = {
+        each["metadata"]["name"]: each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for each in documents
+        if each["kind"] == "Namespace"
+    }
+    assert enforced == {
+        "sameshot-system": "restricted", "sameshot-coordinators": "restricted", "sameshot-agents": "privileged"
+    }  # fmt: skip
+    templates = pod_templates(documents)
+    assert len(templates) >= 3
+    for owner, template in templates:
+        if enforced[owner["metadata"]["namespace"]] == "restricted":
+            assert violations(template, "restricted") == [], owner["metadata"]["name"]
+        else:
+            assert owner["metadata"]["name"] == "sameshot-agent"
+
+
+def test_on_host_networks_every_port_of_a_node_is_one_part_s_alone() -> None:
+    """A port that is declared there is one that the scheduler gives away once per node."""
+    ports: list[int] = []
+    for owner, template in pod_templates(kustomized(DEV)):
+        if owner["kind"] == "CronJob":
+            continue
+        assert template["spec"]["hostNetwork"] is True
+        ports += [each["containerPort"] for one in template["spec"]["containers"] for each in one.get("ports", [])]
+    assert len(ports) == len(set(ports))
+
+
+# ---- the operator and gc
+
+
+def test_there_is_one_operator_and_never_two_for_a_moment() -> None:
+    spec = one("Deployment", "sameshot-operator", of=WHOLE)["spec"]
+    assert spec["replicas"] == 1
+    assert spec["strategy"] == {"type": "Recreate"}
+
+
+def test_gc_waits_until_somebody_starts_it_and_has_the_one_credential_that_deletes() -> None:
+    spec = one("CronJob", "sameshot-gc", of=WHOLE)["spec"]
+    assert spec["suspend"] is True
+    assert spec["concurrencyPolicy"] == "Forbid"
+    (container,) = spec["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    assert [each["secretRef"]["name"] for each in container["envFrom"]] == ["sameshot-archive-delete"]
+    others = [each for each in kustomized(WHOLE) if each["kind"] != "CronJob"]
+    assert not [each for each in others if "sameshot-archive-delete" in str(each)]
 
 
 # ---- the webhook
@@ -288,9 +368,9 @@ def test_nothing_is_reachable_that_need_not_be() -> None:
 
 
 def test_the_shipped_yaml_is_plain() -> None:
-    for folder in ("agent", "webhook"):
-        for path in (DEPLOY / folder).rglob("*.yaml"):
+    for folder in EVERY:
+        for path in folder.glob("*.yaml"):
             assert documents_in(path), path
             text = path.read_text()
-            assert "&" not in text.replace("&&", ""), path  # no anchors: kustomize patches would meet them
+            assert not re.search(r"[ -]&\w", text), path  # no anchors: kustomize patches would meet them
             assert "\t" not in text, path

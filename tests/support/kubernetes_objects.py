@@ -29,6 +29,7 @@ OTHERS: dict[tuple[str, str], dict[str, bool]] = {
 }  # fmt: skip
 _CLUSTER_WIDE = {
     "Namespace", "ClusterRole", "ClusterRoleBinding", "PriorityClass", "MutatingWebhookConfiguration",
+    "CustomResourceDefinition",
 }  # fmt: skip
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -50,18 +51,34 @@ def kustomized(folder: Path) -> list[Json]:
         assert not folder.resolve().is_relative_to(place), f"{name}: a base must not hold what is built on it"
         found += kustomized(place) if place.is_dir() else documents_in(place)
     for entry in told.get("patches", []):
-        for patch in documents_in(folder / entry["path"]):
-            (target,) = [each for each in found if identity(each) == identity(patch)]
-            _merge(target, patch)
+        assert set(entry) == {"path"}, entry
+        (patch,) = documents_in(folder / entry["path"])  # several in one file: newer versions only
+        (target,) = [each for each in found if identity(each) == identity(patch)]
+        _merge(target, patch)
+    names = [identity(each) for each in found]
+    assert len(set(names)) == len(names), "kustomize refuses an object that comes twice, also when it is the same"
     return found
 
 
+_BY_NAME = ("containers", "env", "volumes")  # lists whose items are merged by name, in Kubernetes' own types
+_WHOLE = ("args",)  # lists that are replaced
+
+
 def _merge(target: Json, patch: Json) -> None:
+    """A strategic merge patch, as far as ours go."""
     for key, value in patch.items():
+        assert key != "$patch", "directives are not known here"
+        assert value is not None, "removals are not known here"
         if isinstance(value, dict):
             _merge(target.setdefault(key, {}), value)
+        elif key in _BY_NAME:
+            there = {each["name"]: each for each in target.setdefault(key, [])}
+            for each in value:
+                if each["name"] in there:
+                    _merge(there[each["name"]], each)
+            target[key][:0] = [each for each in value if each["name"] not in there]  # new ones come first
         else:
-            assert not isinstance(value, list), "how lists merge is not known here"
+            assert key in _WHOLE or not isinstance(value, list), f"how {key} merges is not known here"
             target[key] = value
 
 
@@ -152,17 +169,26 @@ def _of_model(path: str, value: Any, model: Any) -> Iterator[str]:
 
 def pod_templates(documents: Iterable[Json]) -> list[tuple[Json, Json]]:
     """(the object that has it, the pod template)"""
-    return [(each, each["spec"]["template"]) for each in documents if "template" in each.get("spec", {})]
+    return [(each, found) for each in documents if (found := _template(each)) is not None]
 
 
-def set_problems(documents: Iterable[Json]) -> list[str]:
-    """Names that nothing accepts, and references that lead nowhere."""
-    return list(_Set(list(documents)).problems())
+def _template(document: Json) -> Json | None:
+    spec = document.get("spec", {})
+    if document["kind"] == "CronJob":
+        spec = spec["jobTemplate"]["spec"]
+    found: Json | None = spec.get("template")
+    return found
+
+
+def set_problems(documents: Iterable[Json], *, there: Iterable[str] = ()) -> list[str]:
+    """Names that nothing accepts, and references that lead nowhere. `there`: namespaces that are not ours to make."""
+    return list(_Set(list(documents), set(there)).problems())
 
 
 class _Set:
-    def __init__(self, documents: list[Json]) -> None:
+    def __init__(self, documents: list[Json], there: set[str]) -> None:
         self.documents = documents
+        self.there = there
         self.here = {
             (each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in documents
         }
@@ -181,13 +207,14 @@ class _Set:
             yield "no name"
         if (kind in _CLUSTER_WIDE) == bool(namespace):
             yield "a namespace where there is none, or none where there must be one"
-        if namespace and ("Namespace", "", namespace) not in self.here:
+        if namespace and ("Namespace", "", namespace) not in self.here and namespace not in self.there:
             yield f"its namespace {namespace} is not among them"
         for name, value in (meta.get("labels") or {}).items():
             if not _LABEL_VALUE.fullmatch(value) or not _SUBDOMAIN.fullmatch(name.rpartition("/")[0] or "x"):
                 yield f"label {name}={value}"
         checks = {
-            "Deployment": self._of_pods, "DaemonSet": self._of_pods, "Service": self._of_service,
+            "Deployment": self._of_pods, "DaemonSet": self._of_pods, "CronJob": self._of_pods,
+            "Service": self._of_service, "RoleBinding": self._of_binding,
             "PodDisruptionBudget": self._of_selector, "NetworkPolicy": self._of_policy,
             "ClusterRoleBinding": self._of_binding, "MutatingWebhookConfiguration": self._of_webhooks,
             "Certificate": self._of_certificate,
@@ -197,9 +224,11 @@ class _Set:
 
     def _of_pods(self, document: Json) -> Iterator[str]:
         namespace = document["metadata"]["namespace"]
-        template = document["spec"]["template"]
+        template = _template(document)
+        assert template is not None
         spec = template["spec"]
-        if not _selects(document["spec"]["selector"]["matchLabels"], template["metadata"]["labels"]):
+        chosen = document["spec"].get("selector", {}).get("matchLabels")
+        if document["kind"] != "CronJob" and not _selects(chosen, template["metadata"]["labels"]):
             yield "its selector does not select its own pods"
         account = spec.get("serviceAccountName", "default")
         if ("ServiceAccount", namespace, account) not in self.here:
@@ -261,7 +290,10 @@ class _Set:
             yield "it selects no workload"
 
     def _of_policy(self, document: Json) -> Iterator[str]:
-        chosen = self._chosen(document["metadata"]["namespace"], document["spec"]["podSelector"]["matchLabels"])
+        selector = document["spec"]["podSelector"]
+        if not selector:
+            return  # all pods of the namespace, whoever makes them
+        chosen = self._chosen(document["metadata"]["namespace"], selector["matchLabels"])
         if len(chosen) != 1:
             yield "it selects no workload"
             return
@@ -271,10 +303,15 @@ class _Set:
 
     def _of_binding(self, document: Json) -> Iterator[str]:
         role = document["roleRef"]
-        if role["apiGroup"] != "rbac.authorization.k8s.io" or (role["kind"], "", role["name"]) not in self.here:
+        where = document["metadata"].get("namespace", "") if role["kind"] == "Role" else ""
+        if role["apiGroup"] != "rbac.authorization.k8s.io" or (role["kind"], where, role["name"]) not in self.here:
             yield f"there is no {role['kind']} {role['name']}"
         for each in document["subjects"]:
-            if (each["kind"], each["namespace"], each["name"]) not in self.here:
+            if each["kind"] == "Group":
+                namespace = each["name"].removeprefix("system:serviceaccounts:")
+                if each.get("apiGroup") != "rbac.authorization.k8s.io" or ("Namespace", "", namespace) not in self.here:
+                    yield f"{each['name']} are no accounts of a namespace of ours"
+            elif (each["kind"], each["namespace"], each["name"]) not in self.here:
                 yield f"there is no {each['kind']} {each['name']}"
 
     def _of_webhooks(self, document: Json) -> Iterator[str]:
