@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sameshot.api.transport import Endpoint
 from sameshot.client import resolve
 from sameshot.client.local import JobInfo, jobs, runtime_root, write_job_file
 from sameshot.errors import Denied, NoSuchJob, UsageError
@@ -128,20 +129,20 @@ def test_an_address_is_found_by_job_name_by_folder_or_because_there_is_only_one(
     with pytest.raises(NoSuchJob, match="sameshot run"):
         resolve("local")
     run(root, holders, info("train"), folder="aa11")
-    assert resolve("local") == resolve("local:train") == resolve("local:aa11") == "unix:/tmp/train.sock"
+    assert resolve("local") == resolve("local:train") == resolve("local:aa11") == Endpoint("unix:/tmp/train.sock")
     run(root, holders, info("train", started=2), folder="bb22")
     run(root, holders, info("other"))
     for ambiguous in ("local", "local:train"):
         with pytest.raises(UsageError, match="local:bb22"):
             resolve(ambiguous)
-    assert resolve("local:other") == "unix:/tmp/other.sock"
+    assert resolve("local:other") == Endpoint("unix:/tmp/other.sock")
     with pytest.raises(NoSuchJob, match="Running are: "):
         resolve("local:missing")
 
 
 def test_other_addresses_pass_and_nonsense_is_refused(root: Path) -> None:
     for address in ("unix:/run/x.sock", "localhost:1234", "127.0.0.1:1", "[::1]:80", "c.ns.svc:443"):
-        assert resolve(address) == address
+        assert resolve(address) == Endpoint(address)
     for nonsense in ("", "localhost", "unix:", "http://x:1", "a b:1", "x:port"):
         with pytest.raises(UsageError):
             resolve(nonsense)

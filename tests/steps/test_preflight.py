@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from sameshot.api.transport import Endpoint
 from sameshot.api.views import AgentStatus, CaptureView, JobDescription, WorkersView
 from sameshot.client.local import JobInfo, write_job_file
 from sameshot.errors import JobBusy, JobEnded, NoSuchJob, NotArmed, OtherAttempt, SameshotError, Unreachable, UsageError
@@ -362,8 +363,8 @@ def test_a_local_job_that_is_known_to_have_ended_is_told_from_one_that_never_was
 def test_a_new_run_of_the_same_name_is_not_mistaken_for_the_one_that_is_meant(root: Path) -> None:
     announce(root, "r1", "bert", uid="u1", alive=True)
     announce(root, "r2", "bert", uid="u2", alive=True)
-    assert resolved("local:bert", "u1") == "unix:/tmp/r1.sock"
-    assert resolved("local", "u2") == "unix:/tmp/r2.sock"
+    assert resolved("local:bert", "u1") == Endpoint("unix:/tmp/r1.sock")
+    assert resolved("local", "u2") == Endpoint("unix:/tmp/r2.sock")
     for address in ("local:bert", "local", "local:r1"):
         with pytest.raises(NoSuchJob, match="uid u9"):
             resolved(address, "u9")

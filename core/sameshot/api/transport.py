@@ -83,12 +83,19 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     `address` is `host:port` or `unix:/path`. With `ca` (PEM) the connection is TLS, the server's certificate must be
     for `server_name`, and `token` is asked at every call, in a thread of gRPC's.
+
+    `called` names the server in messages, where the address says little. `failed` is told every error that a client met
+    there, and returns the one to raise: whoever found the way may know more. `kept`: the connection may stay open for
+    the next client of the same event loop, as it was costly to make.
     """
 
     address: str
     ca: bytes = b""
     server_name: str = ""
     token: Callable[[], str] | None = None
+    called: str = ""
+    failed: Callable[[SameshotError], SameshotError] | None = None
+    kept: bool = False
 
 
 def channel(to: Endpoint) -> grpc.Channel:

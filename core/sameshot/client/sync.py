@@ -11,7 +11,6 @@ import grpc
 
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.sameshot_pb2_grpc import CoordinatorStub
-from sameshot.api.status import from_rpc
 from sameshot.api.transport import Endpoint, channel
 from sameshot.api.views import CaptureView, JobDescription, WorkersView
 from sameshot.client import wire
@@ -29,7 +28,7 @@ class Client:
         asked for where a token says who calls."""
         self._to = Endpoint(to) if isinstance(to, str) else to
         self.address = self._to.address
-        self._who = f"The coordinator at {self.address}"
+        self._who = self._to.called or f"The coordinator at {self.address}"
         self._metadata = wire.metadata(caller)
         self._channel = channel(self._to)
         self._stub: Any = CoordinatorStub(self._channel)  # type: ignore[no-untyped-call]
@@ -96,7 +95,7 @@ class Client:
                 if (view := assembly.add(update)) is not None:
                     yield view
         except grpc.RpcError as error:
-            raise from_rpc(error, self._who) from None
+            raise wire.failed(error, self._who, self._to) from None
         finally:
             call.cancel()
 
@@ -143,4 +142,4 @@ class Client:
         try:
             return method(request, metadata=self._metadata, timeout=wire.CALL_TIMEOUT_S)
         except grpc.RpcError as error:
-            raise from_rpc(error, self._who) from None
+            raise wire.failed(error, self._who, self._to) from None

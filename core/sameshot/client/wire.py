@@ -6,12 +6,14 @@ import os
 import pwd
 from typing import Literal
 
+import grpc
 import msgspec
 
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api import skew
 from sameshot.api.convert import from_proto, to_proto
-from sameshot.api.transport import CALLER_KEY
+from sameshot.api.status import from_rpc
+from sameshot.api.transport import CALLER_KEY, Endpoint
 from sameshot.api.views import CaptureView, JobDescription, WorkersView, by_rank
 from sameshot.errors import SameshotError, UsageError
 from sameshot.model import CaptureSpec, JobRef, TargetFact, check_caller
@@ -81,6 +83,12 @@ def description(message: pb.DescribeResponse) -> JobDescription:
         caller=message.caller,
         retired=message.retired,
     )
+
+
+def failed(error: grpc.RpcError, who: str, to: Endpoint) -> SameshotError:
+    """The typed error that a call to `who` met."""
+    met = from_rpc(error, who)
+    return met if to.failed is None else to.failed(met)
 
 
 def ended_without_outcome(last: CaptureView | None) -> SameshotError:

@@ -194,7 +194,7 @@ async def _manifest(request: CaptureRequest, view: CaptureView, answer_s: float)
     try:
         async with (
             asyncio.timeout(answer_s),
-            dialled(request.address, caller=request.caller, uid=request.uid) as client,
+            dialled(request.address, caller=request.caller, uid=request.uid, attempt=request.attempt) as client,
         ):
             data = await client.manifest(view.capture_id)
         read = await decoded(data)

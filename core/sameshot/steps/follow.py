@@ -131,7 +131,9 @@ class _Following:
         """Watch for as long as that goes; the capture if it is over."""
         request, began = self._request, time.monotonic()
         try:
-            async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
+            async with dialled(
+                request.address, caller=request.caller, uid=request.uid, attempt=request.attempt
+            ) as client:
                 return await self._watch(client)
         except UnknownCapture as error:
             return await self._archived_or_lost(str(error), lost="Neither the coordinator nor the archive knows")
@@ -240,7 +242,7 @@ async def served(request: CaptureRequest) -> JobRef:
     """The job, if its coordinator still says so; else what was asked for, without a namespace. At the same address
     the coordinator of another job may answer by now."""
     with contextlib.suppress(SameshotError):
-        async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
+        async with dialled(request.address, caller=request.caller, uid=request.uid, attempt=request.attempt) as client:
             found = (await client.describe()).job
             if other_job(request, found) is None:
                 return found

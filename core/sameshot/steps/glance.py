@@ -59,7 +59,7 @@ class Glances:
         try:
             async with (
                 asyncio.timeout(ANSWER_S),
-                dialled(request.address, caller=request.caller, uid=request.uid) as client,
+                dialled(request.address, caller=request.caller, uid=request.uid, attempt=request.attempt) as client,
             ):
                 view = await client.get(capture_id)
         except TimeoutError:

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
+from sameshot.api.transport import Endpoint
 from sameshot.api.views import in_use
 from sameshot.client import AsyncClient, CaptureView, JobDescription, WorkersView, jobs, resolve
+from sameshot.client.cluster import is_kube
 from sameshot.client.wire import os_user
 from sameshot.errors import (
     JobBusy,
@@ -27,6 +31,9 @@ from sameshot.errors import (
 )
 from sameshot.model import CaptureState, JobRef, Phase
 from sameshot.steps.request import Action, CaptureRequest
+from sameshot.threads import DaemonThreads
+
+T = TypeVar("T")
 
 Say = Callable[[str], None]
 """Told in a sentence what is being waited for, or what was observed."""
@@ -153,20 +160,27 @@ def nobody_there(job: JobRef, view: WorkersView) -> SameshotError | None:
 
 
 @asynccontextmanager
-async def dialled(address: str, *, caller: str | None = None, uid: str | None = None) -> AsyncIterator[AsyncClient]:
+async def dialled(
+    address: str, *, caller: str | None = None, uid: str | None = None, attempt: int | None = None
+) -> AsyncIterator[AsyncClient]:
     """A client of the coordinator that the address means now. Raises NoSuchJob, as JobEnded where that is known."""
-    async with AsyncClient(resolved(address, uid), caller=caller) as client:
+    if is_kube(address):
+        to = await _in_thread(lambda leave: resolve(address, uid=uid, attempt=attempt, leave=leave))
+    else:
+        to = resolved(address, uid)
+    async with AsyncClient(to, caller=caller) as client:
         yield client
 
 
-def resolved(address: str, uid: str | None = None) -> str:
-    """What can be connected to. Of several jobs of this machine the one with this `uid` is meant, and never another.
+def resolved(address: str, uid: str | None = None, attempt: int | None = None) -> Endpoint:
+    """What can be connected to. Of several jobs of this machine, or attempts in a cluster, the one with this `uid` (and
+    `attempt`) is meant, and never another.
 
     Raises NoSuchJob, as JobEnded where the job's run is known to be over; UsageError where several jobs match.
     """
     scheme, _, name = address.partition(":")
     if scheme != "local":
-        return resolve(address)
+        return resolve(address, uid=uid, attempt=attempt)
     if uid is None:
         try:
             return resolve(address)
@@ -176,7 +190,7 @@ def resolved(address: str, uid: str | None = None) -> str:
         running = jobs()
         for each in running:
             if each.job.uid == uid and name in ("", each.job.name, each.run):
-                return each.coordinator
+                return Endpoint(each.coordinator)
         others = f" Running are: {', '.join(each.job.name for each in running)}." if running else ""
         called = f"called {name!r} " if name else ""
         missing = NoSuchJob(f"No job {called}with uid {uid} runs on this machine.{others}")
@@ -190,6 +204,18 @@ def resolved(address: str, uid: str | None = None) -> str:
     raise missing
 
 
+_THREADS = DaemonThreads(16, "sameshot-dial")  # nobody waits at the end for an API server that is silent
+
+
+async def _in_thread(act: Callable[[threading.Event], T]) -> T:
+    """What blocks, out of the loop's way. Who is cancelled here does not leave it waiting for minutes."""
+    leave = threading.Event()
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_THREADS, act, leave)
+    finally:
+        leave.set()
+
+
 async def wait_until_clear(request: CaptureRequest, deadline_s: float, say: Say | None = None) -> None:
     """Returns when nothing stands in the way of this request, as far as could be seen a moment ago.
 
@@ -199,7 +225,9 @@ async def wait_until_clear(request: CaptureRequest, deadline_s: float, say: Say 
     said = ""
     async for _ in pauses(deadline_s):
         try:
-            async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
+            async with dialled(
+                request.address, caller=request.caller, uid=request.uid, attempt=request.attempt
+            ) as client:
                 return await check(client, request)
         except (NoSuchJob, JobBusy) as error:
             if action_for(request, error) is not Action.WAIT:

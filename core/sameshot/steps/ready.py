@@ -17,7 +17,7 @@ async def not_ready(request: CaptureRequest, *, all_ranks: bool = True) -> str:
     """Why a capture would not be of the whole job now, in a sentence; empty when it would. Only what waiting may mend:
     raises UsageError, Denied."""
     try:
-        async with dialled(request.address, caller=request.caller, uid=request.uid) as client:
+        async with dialled(request.address, caller=request.caller, uid=request.uid, attempt=request.attempt) as client:
             await check(client, request)
             return _incomplete(await client.workers()) if all_ranks else ""
     except (NoSuchJob, TryAgain) as error:

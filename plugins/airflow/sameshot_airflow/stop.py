@@ -67,7 +67,10 @@ async def _asked_again(request: CaptureRequest, capture_id: str) -> bool:
     if not request.family:
         return False
     try:
-        async with asyncio.timeout(PATIENCE_S), dialled(request.address, caller=request.caller, uid=request.uid) as job:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            dialled(request.address, caller=request.caller, uid=request.uid, attempt=request.attempt) as job,
+        ):
             ours, running = await job.get(capture_id), await job.captures(unsettled=True)
     except (SameshotError, TimeoutError):
         return False

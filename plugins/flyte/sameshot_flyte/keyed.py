@@ -66,7 +66,7 @@ async def newest(request: CaptureRequest) -> CaptureView | None:
     try:
         async with (
             asyncio.timeout(ANSWER_S),
-            dialled(request.address, caller=request.caller, uid=request.uid) as client,
+            dialled(request.address, caller=request.caller, uid=request.uid, attempt=request.attempt) as client,
         ):
             return await client.get(request_key=request.request_key)
     except TimeoutError:
@@ -81,7 +81,7 @@ async def obstacle(asked: Asked) -> SameshotError:
     try:
         async with (
             asyncio.timeout(ANSWER_S),
-            dialled(request.address, caller=request.caller, uid=request.uid) as client,
+            dialled(request.address, caller=request.caller, uid=request.uid, attempt=request.attempt) as client,
         ):
             await check(client, request)
     except (NoSuchJob, TryAgain) as error:

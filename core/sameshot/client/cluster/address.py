@@ -1,0 +1,174 @@
+"""Addresses of jobs in a cluster. Pure.
+
+    kube:<namespace>/<job>      the coordinator of a job
+    kube:<namespace>            of the only job there; where jobs are listed: all of them
+
+    ?attempt=<number>           this attempt of it; default: the newest
+    &uid=<uid>&kind=<kind>      where several jobs have the same name
+    &context=<name>&kubeconfig=<path>      default: the pod's own account, else what kubectl would use
+    &service-account=<name>     whose token is asked for; also <namespace>/<name>
+    &route=auto|direct|port-forward
+    &wait=60s                   so long a coordinator that is just starting is waited for
+
+Everything is percent-encoded as in a URL where it holds one of `%?&#=` or a space.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote
+
+import msgspec
+
+from sameshot.errors import UsageError
+
+SCHEME = "kube"
+WAIT_S = 60.0
+
+# What Kubernetes takes: RFC 1123 labels for namespaces, subdomains for all else
+# (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/).
+_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
+_DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s|m|h)?")
+_UNITS_MS = {"ms": 1, "s": 1_000, "": 1_000, "m": 60_000, "h": 3_600_000}
+
+
+class Route(enum.StrEnum):
+    """How the coordinator is reached: from within the cluster, or through the API server."""
+
+    AUTO = "auto"
+    DIRECT = "direct"
+    PORT_FORWARD = "port-forward"
+
+
+class KubeAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`job` empty: whichever is the only one. `service_account` is `name` or `namespace/name`. None: not said."""
+
+    namespace: str
+    job: str = ""
+    attempt: int | None = None
+    uid: str | None = None
+    kind: str | None = None
+    context: str | None = None
+    kubeconfig: str | None = None
+    service_account: str | None = None
+    route: Route = Route.AUTO
+    wait_ms: int = int(WAIT_S * 1000)
+
+    def __str__(self) -> str:
+        """The address as `parse` takes it; what has its default is left out."""
+        place = f"{self.namespace}/{self.job}" if self.job else self.namespace
+        said = msgspec.to_builtins(self)
+        query = "&".join(
+            f"{key}={quote(_text(key, said[name]), safe='/:@,')}" for key, name in _NAMES.items() if name in said
+        )
+        return f"{SCHEME}:{place}{'?' if query else ''}{query}"
+
+    @property
+    def what(self) -> str:
+        """The job, in words."""
+        which = "" if self.attempt is None else f", attempt {self.attempt}"
+        return f"{self.job} in namespace {self.namespace}{which}" if self.job else f"in namespace {self.namespace}"
+
+
+# As it is written → the field.
+_NAMES = {
+    "attempt": "attempt",
+    "uid": "uid",
+    "kind": "kind",
+    "context": "context",
+    "kubeconfig": "kubeconfig",
+    "service-account": "service_account",
+    "route": "route",
+    "wait": "wait_ms",
+}
+
+
+def is_kube(address: str) -> bool:
+    return address.partition(":")[0] == SCHEME
+
+
+def parse(address: str) -> KubeAddress:
+    """Raises UsageError, which says what is wrong with it and how it is written."""
+    if not is_kube(address):
+        raise _wrong(address, f"it does not begin with {SCHEME}:")
+    place, _, query = address.removeprefix(f"{SCHEME}:").partition("?")
+    namespace, slash, job = (unquote(each) for each in place.partition("/"))
+    if not _LABEL.fullmatch(namespace):
+        raise _wrong(address, f"{namespace!r} is no name of a namespace")
+    if slash and not _SUBDOMAIN.fullmatch(job):
+        raise _wrong(address, f"{job!r} is no name of a job")
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
+    except ValueError:
+        raise _wrong(address, f"{query!r} is not a list of name=value, joined by &") from None
+    said: dict[str, Any] = {}
+    for key, value in pairs:
+        if key not in _NAMES:
+            raise _wrong(address, f"{key!r} is none of {', '.join(_NAMES)}")
+        if _NAMES[key] in said:
+            raise _wrong(address, f"{key} is given twice")
+        try:
+            said[_NAMES[key]] = _VALUES[key](value)
+        except ValueError as error:
+            raise _wrong(address, f"{key} is {value!r}, {error}") from None
+    return KubeAddress(namespace=namespace, job=job, **said)
+
+
+def _wrong(address: str, why: str) -> UsageError:
+    return UsageError(
+        f"{address!r} is no address of a job in a cluster: {why}. Write {SCHEME}:<namespace>/<job>, for example "
+        f"{SCHEME}:ml/llama-7b or {SCHEME}:ml/llama-7b?context=prod."
+    )
+
+
+def _matching(pattern: re.Pattern[str], what: str) -> Callable[[str], str]:
+    def check(text: str) -> str:
+        if not pattern.fullmatch(text):
+            raise ValueError(f"and not {what}")
+        return text
+
+    return check
+
+
+def _attempt(text: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,8}", text):
+        raise ValueError("and not a whole number")
+    return int(text)
+
+
+def _route(text: str) -> Route:
+    try:
+        return Route(text)
+    except ValueError:
+        raise ValueError(f"and none of {', '.join(Route)}") from None
+
+
+def _wait_ms(text: str) -> int:
+    found = _DURATION.fullmatch(text)
+    if not found:
+        raise ValueError("and not a duration such as 60s or 2m")
+    return round(float(found[1]) * _UNITS_MS[found[2] or ""])
+
+
+_anything = _matching(re.compile(r".+", re.DOTALL), "to be empty")
+
+_VALUES: dict[str, Callable[[str], Any]] = {
+    "attempt": _attempt,
+    "uid": _matching(re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z-]{0,98}[0-9A-Za-z])?"), "a uid"),
+    "kind": _matching(re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}"), "a kind such as Job or JobSet"),
+    "context": _anything,
+    "kubeconfig": _anything,
+    "service-account": _matching(
+        re.compile(rf"(?:{_LABEL.pattern}/)?{_SUBDOMAIN.pattern}"), "a name, or namespace/name"
+    ),
+    "route": _route,
+    "wait": _wait_ms,
+}
+
+
+def _text(key: str, value: Any) -> str:
+    return f"{value}ms" if key == "wait" and value % 1000 else f"{value // 1000}s" if key == "wait" else str(value)
