@@ -268,7 +268,7 @@ async def test_of_too_many_early_cancels_the_oldest_are_forgotten(lab: Lab) -> N
     worker = lab.worker()
     async with lab.agent() as caller:
         for n in range(MAX_CANCELLED_EARLY + 1):
-            caller.agent.dispatch.cancel_early(f"{n:032x}", "no need")
+            caller.agent.dispatch.cancel_early(JOB, f"{n:032x}", "no need")
         await caller.dispatch(worker, capture_id=f"{0:032x}")
         assert not caller.answer[worker.target_id].state.terminal
         await caller.dispatch(worker, capture_id=f"{MAX_CANCELLED_EARLY:032x}")

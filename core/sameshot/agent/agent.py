@@ -35,6 +35,7 @@ from sameshot.agent.config import AgentConfig
 from sameshot.agent.daemons import DaemonFor, Daemons, daemon_factory
 from sameshot.agent.delivery import Delivery
 from sameshot.agent.dispatch import NS_PER_MS, Dispatch, Order
+from sameshot.agent.health import Health
 from sameshot.agent.journal import Journal
 from sameshot.agent.pursue import Pursuit
 from sameshot.agent.registrations import Registrations
@@ -78,6 +79,7 @@ class Agent:
         free: Callable[[Path], int] = room.free_bytes,
     ) -> None:
         self.config = config
+        self.health = Health()
         self.journal = Journal()
         self.registrations = Registrations(config.worker_dirs, config.node)
         self.book = CaptureBook(config.spool, CAPABILITIES[config.backend].strongest_claim)
@@ -183,7 +185,8 @@ class Agent:
             await self.check_job(order.job)
         capture = await self.dispatch.accept(order, known)
         if self.book.get(capture.id) is capture:
-            if (reason := self.dispatch.cancelled_early(capture.id)) is not None and capture.record.withdrawn is None:
+            reason = self.dispatch.cancelled_early(order.job, capture.id)
+            if reason is not None and capture.record.withdrawn is None:
                 capture.cancel(reason)  # it came while the acceptance was being written
                 self._spawn(self._withdraw(capture, reason))
             for target in capture.targets.values():

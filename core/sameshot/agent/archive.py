@@ -39,6 +39,7 @@ class Archive:
     def __init__(self, storage: Storage, uploads: int) -> None:
         self._storage = storage
         self._gate = asyncio.Semaphore(max(1, uploads))
+        self.failures = 0  # attempts that failed, since the start
         # One pod has one upload at a time: another pod's need not wait until all of its large ones are through.
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -134,12 +135,16 @@ class Archive:
 
     async def _put(self, key: str, path: Path, size: int, sha256: str, *, deadline: float, owner: str = "") -> None:
         turn = self._turns.setdefault(owner, asyncio.Lock()) if owner else contextlib.nullcontext()
+
+        async def attempt(left_s: float) -> None:
+            try:
+                await self._storage.put_file(key, path, size=size, sha256=sha256, deadline_s=left_s)
+            except StorageError:
+                self.failures += 1
+                raise
+
         async with turn, self._gate:
-            await insist(
-                lambda left: self._storage.put_file(key, path, size=size, sha256=sha256, deadline_s=left),
-                deadline=deadline,
-                what=key,
-            )
+            await insist(attempt, deadline=deadline, what=key)
 
 
 async def insist(action: Callable[[float], Awaitable[object]], *, deadline: float, what: str) -> None:

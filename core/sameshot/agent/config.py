@@ -6,7 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from sameshot.agent.callers import Callers, ThisMachine
 from sameshot.agent.discovery import WorkerDirs
+from sameshot.api.transport import ServerTls
 from sameshot.model import Encoding
 from sameshot.profiler.daemon import BackendName
 
@@ -14,8 +16,8 @@ from sameshot.profiler.daemon import BackendName
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`spool` must be on the same mount as the worker directories: finished traces are renamed into it.
 
-    `listen` is `unix:/path` or a loopback `host:port` (port 0: any); the address in force is written atomically to
-    `address_file` once the agent serves. Times are seconds.
+    `listen` is `unix:/path` or a loopback `host:port` (port 0: any), with `tls` any `host:port`; the address in force
+    is written atomically to `address_file` once the agent serves. Times are seconds.
     """
 
     node: str
@@ -24,6 +26,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     archive: str  # URL of the archive's root, as `sameshot.storage` understands it
     listen: str = "127.0.0.1:0"
     address_file: Path | None = None
+    tls: ServerTls | None = None  # waited for until it is there
+    callers: Callers = msgspec.field(default_factory=ThisMachine)
+    metrics: str | None = None  # host:port for Prometheus and for probes; None: neither
     backend: BackendName = BackendName.BROKER
     dynolog: str = "127.0.0.1:1778"  # where the stock daemon listens; used by that back end only
     encoding: Encoding = Encoding.GZIP

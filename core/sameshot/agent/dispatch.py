@@ -77,7 +77,7 @@ class Dispatch:
         self._prepared_share = prepared_share
         self._free = free
         self._one_at_a_time = asyncio.Lock()
-        self._cancelled_early: dict[str, str] = {}
+        self._cancelled_early: dict[tuple[JobRef, str], str] = {}
 
     async def accept(self, order: Order, known: Sequence[Known]) -> Capture:
         """Accept what is new in `order`; `known` are the registrations of its job on this node.
@@ -93,7 +93,7 @@ class Dispatch:
             if capture is not None and not fresh:
                 return capture
             record = capture.record if capture is not None else _record(order)
-            if (reason := self.cancelled_early(order.capture_id)) is not None:
+            if (reason := self.cancelled_early(order.job, order.capture_id)) is not None:
                 record = msgspec.structs.replace(record, withdrawn=reason)
             judged = await asyncio.to_thread(self._judge_all, order, record, fresh, known)
             record = msgspec.structs.replace(record, targets=(*record.targets, *(each.accepted for each in judged)))
@@ -126,15 +126,15 @@ class Dispatch:
             except OSError as error:
                 log.warning("cancel not written capture=%s why=%r; a restart forgets it", capture.id, str(error))
 
-    def cancel_early(self, capture_id: str, reason: str) -> None:
+    def cancel_early(self, job: JobRef, capture_id: str, reason: str) -> None:
         """A cancel overtook its dispatch: the dispatch, when it comes, must find that it is too late."""
-        self._cancelled_early[capture_id] = reason[:500]
+        self._cancelled_early[job, capture_id] = reason[:500]
         while len(self._cancelled_early) > MAX_CANCELLED_EARLY:
             del self._cancelled_early[next(iter(self._cancelled_early))]  # the oldest
 
-    def cancelled_early(self, capture_id: str) -> str | None:
+    def cancelled_early(self, job: JobRef, capture_id: str) -> str | None:
         """The reason of a cancel that came before the dispatch was written down; None: there was none."""
-        return self._cancelled_early.get(capture_id)
+        return self._cancelled_early.get((job, capture_id))
 
     def _judge_all(
         self, order: Order, record: CaptureRecord, fresh: Sequence[Wanted], known: Sequence[Known]
@@ -212,8 +212,7 @@ def _record(order: Order) -> CaptureRecord:
 def _check_same(record: CaptureRecord, order: Order) -> None:
     if record.job != order.job or record.spec != order.spec:
         raise RequestKeyConflict(
-            f"Capture {order.capture_id} was accepted here before, for {record.job} and with another job or spec; "
-            "nothing was dispatched."
+            f"Capture {order.capture_id} was accepted here before with another job or spec; nothing was dispatched."
         )
 
 

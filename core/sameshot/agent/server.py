@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 
 import grpc
 
-from sameshot.agent import safefs
+from sameshot.agent import certificate, safefs
 from sameshot.agent.agent import Agent
+from sameshot.agent.callers import AtTheDoor
 from sameshot.agent.config import AgentConfig
 from sameshot.agent.service import AgentService
 from sameshot.api import sameshot_pb2_grpc
@@ -20,6 +21,7 @@ from sameshot.api.transport import SERVER_OPTIONS, bind
 log = logging.getLogger(__name__)
 
 GRACE_S = 1.0  # for calls under way when the agent ends
+MOST_CALLS = 256  # at once, from the network; a coordinator has one or two
 
 
 async def serve(config: AgentConfig) -> None:
@@ -35,21 +37,61 @@ async def serve(config: AgentConfig) -> None:
     agent = Agent(config)
     try:
         await agent.start()
-        async with listening(agent) as address:
-            log.info("serving node=%s address=%s backend=%s", config.node, address, config.backend.value)
-            await ending.wait()
-            log.info("ending node=%s", config.node)
+        async with _probed(agent):
+            serving, ended = asyncio.create_task(_serve(agent)), asyncio.create_task(ending.wait())
+            try:
+                await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
+                if serving.done():
+                    serving.result()
+                log.info("ending node=%s", config.node)
+            finally:
+                serving.cancel()
+                ended.cancel()
+                await asyncio.gather(serving, ended, return_exceptions=True)
     finally:
         await agent.close()
+
+
+async def _serve(agent: Agent) -> None:
+    config = agent.config
+    if config.tls is not None:  # workers find their daemon meanwhile, and what was accepted goes on
+        await certificate.until_usable(config.tls, agent.health.wait_for)
+    async with listening(agent) as address:
+        agent.health.wait_for("")
+        log.info("serving node=%s address=%s backend=%s", config.node, address, config.backend.value)
+        await asyncio.Event().wait()
+
+
+@contextlib.asynccontextmanager
+async def _probed(agent: Agent) -> AsyncIterator[None]:
+    """Metrics and probes, where they are asked for; nothing of them is imported elsewhere."""
+    if agent.config.metrics is None:
+        yield
+        return
+    from sameshot.agent.metrics import AgentMetrics
+    from sameshot.kube.scrape import scraped
+
+    beating = asyncio.create_task(agent.health.beat())
+    try:
+        with scraped(agent.config.metrics, AgentMetrics(agent), agent.health) as address:
+            log.info("metrics and probes at %s", address)
+            yield
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
 async def listening(agent: Agent) -> AsyncIterator[str]:
     """Serve the agent's gRPC face; yields the address in force."""
     config = agent.config
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(
+        options=SERVER_OPTIONS,
+        interceptors=[AtTheDoor(config.callers)],
+        maximum_concurrent_rpcs=MOST_CALLS if config.tls is not None else None,
+    )
     sameshot_pb2_grpc.add_AgentServicer_to_server(AgentService(agent), server)  # type: ignore[no-untyped-call]
-    address = bind(server, config.listen, "the agent")
+    address = bind(server, config.listen, "the agent", config.tls)
     await server.start()
     try:
         if config.address_file is not None:

@@ -19,6 +19,7 @@ import typer
 
 from sameshot.cli.run import ARCHIVE_HELP, read_policy, resolved
 from sameshot.errors import UsageError
+from sameshot.kube import names
 from sameshot.model import Encoding, JobRef
 from sameshot.profiler.daemon import BackendName
 
@@ -69,6 +70,17 @@ def agent(
     api_token_file: Annotated[Path | None, typer.Option(help="With --api-server.", show_default=False)] = None,
     api_ca_file: Annotated[Path | None, typer.Option(help="With --api-server.", show_default=False)] = None,
     listen: ListenOption = "127.0.0.1:0",
+    certificate: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --kubelet-root: PEM, to serve the cluster's coordinators by TLS (any --listen); waited for.",
+            show_default=False,
+        ),
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="With --certificate: its key.", show_default=False)] = None,
+    coordinators_namespace: Annotated[
+        str, typer.Option(help="With --certificate: where the accounts of coordinators are.")
+    ] = names.COORDINATORS_NAMESPACE,
     address_file: AddressFileOption = None,
     backend: Annotated[BackendName, typer.Option(help="What stands between this node and Kineto.")] = (
         BackendName.BROKER
@@ -79,19 +91,31 @@ def agent(
         bool, typer.Option("--columns/--no-columns", help="Archive the events of each trace as Parquet, too.")
     ] = True,
     verify_workers: Annotated[int, typer.Option(help="Processes that read traces.", min=1)] = 1,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port of /metrics (Prometheus) and of /healthz and /readyz (probes).", show_default=False
+        ),
+    ] = None,
     end_with_stdin: EndOption = False,
 ) -> None:
     """Serve one node: registrations, dispatch, announce, verify, archive."""
+    from sameshot.agent.callers import OUTAGE_S, Callers, Coordinators, ThisMachine
     from sameshot.agent.config import AgentConfig
     from sameshot.agent.discovery import FixedDirs, WorkerDirs
     from sameshot.agent.server import serve
+    from sameshot.api.transport import ServerTls
 
+    if (certificate is None) is not (key is None) or (certificate is not None and kubelet_root is None):
+        raise UsageError("--certificate and --key go together, and with --kubelet-root.")
     dirs: WorkerDirs
+    callers: Callers = ThisMachine()
     if kubelet_root is not None and not directory:
         if backend is not BackendName.BROKER:
             raise UsageError("In pods only the back end broker serves: a stock daemon can't reach their sockets.")
         from sameshot.agent.poddirs import PodDirs
         from sameshot.kube.api import KubeApi
+        from sameshot.kube.reviews import TokenReviews
 
         spool = spool or kubelet_root / "sameshot-spool"
         api = (
@@ -100,6 +124,8 @@ def agent(
             else KubeApi.in_cluster()
         )
         dirs = PodDirs(api, node=node, root=kubelet_root, spool=spool)
+        if certificate is not None:
+            callers = Coordinators(TokenReviews(api, names.AGENT_AUDIENCE, outage_s=OUTAGE_S), coordinators_namespace)
     elif directory and kubelet_root is None and spool is not None:
         dirs = FixedDirs(*directory, node=node)
     else:
@@ -110,7 +136,10 @@ def agent(
         spool=spool,
         archive=resolved(archive),
         listen=listen,
+        tls=None if certificate is None or key is None else ServerTls(certificate, key),
+        callers=callers,
         address_file=address_file,
+        metrics=metrics,
         backend=backend,
         dynolog=dynolog,
         encoding=encoding,

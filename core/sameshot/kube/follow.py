@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -35,6 +36,8 @@ class Follower:
     ) -> None:
         self.trouble = "it has not answered yet"
         """Why the server does not tell us what changes now; empty: it does."""
+        self.heard_at: float | None = None
+        """When the server was last heard of (monotonic); a quiet watch says something at least once a minute."""
         self._api = api
         self._path = path
         self._query = dict(query)
@@ -106,6 +109,7 @@ class Follower:
             items += page.items
         self._replace(items)
         self.trouble = ""
+        self.heard_at = time.monotonic()
         self._listed.set()
         return version
 
@@ -113,11 +117,13 @@ class Follower:
         """Take in changes until the server ends this watch; the version to go on from."""
         for change in self._api.watch(self._path, self._query, version):
             self._heard = True
+            self.heard_at = time.monotonic()
             about = msgspec.json.decode(change.object, type=_Versioned).metadata
             version = about.resource_version or version
             if change.kind != "BOOKMARK":
                 self._take(change, about.uid)
         self._heard = True
+        self.heard_at = time.monotonic()
         return version
 
 

@@ -1,0 +1,127 @@
+"""Metrics for Prometheus and answers for the kubelet's probes, of any part, at one address.
+
+    /metrics   what the part's collector reads from its state at that moment
+    /healthz   200 while the part is alive, 503 and why where only a restart would help
+    /readyz    200 once it serves, 503 and what it waits for until then
+
+Nothing here changes anything or tells more than numbers and these words, and no caller is asked who it is: who may
+connect is the network policy's to say. prometheus-client is imported here only, so a part without metrics needs none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import logging
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+from sameshot.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE = 16  # connections; more are closed unheard
+REQUEST_WITHIN_S = 10.0
+
+
+class Health(Protocol):
+    """Both in words; empty: all is well. Asked in another thread than the part's own."""
+
+    def dead(self) -> str: ...
+
+    def waits_for(self) -> str: ...
+
+
+class Collector(Protocol):
+    """Gives `prometheus_client.core` metric families, made anew at every look; called in threads."""
+
+    def collect(self) -> Iterable[Any]: ...
+
+
+@contextlib.contextmanager
+def scraped(listen: str, collector: Collector, health: Health) -> Iterator[str]:
+    """Serve at `host:port` (port 0: any) as long as this lasts; gives the address in force. Raises UsageError."""
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UsageError(f"{listen!r} is no address for metrics; use host:port, as in 0.0.0.0:9464.")
+    try:
+        server = _Server((host.strip("[]"), int(port)), _handler(collector, health))
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"Metrics can't be served at {listen}: {error}.") from None
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="sameshot-metrics", daemon=True)
+    thread.start()
+    try:
+        yield f"{host}:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def _handler(collector: Collector, health: Health) -> type[http.server.BaseHTTPRequestHandler]:
+    from prometheus_client import CollectorRegistry, ProcessCollector, exposition
+
+    registry = CollectorRegistry(auto_describe=False)
+    ProcessCollector(registry=registry)
+    registry.register(collector)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = REQUEST_WITHIN_S
+
+        def do_GET(self) -> None:
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                encode, content_type = exposition.choose_encoder(self.headers.get("Accept", ""))
+                try:
+                    self._say(200, encode(registry), content_type)
+                except Exception:
+                    log.exception("metrics could not be read")
+                    self._say(500, b"see the log\n")
+            elif path == "/healthz":
+                self._tell(health.dead())
+            elif path == "/readyz":
+                self._tell(health.dead() or health.waits_for())
+            else:
+                self._say(404, b"/metrics, /healthz, /readyz\n")
+
+        def _tell(self, problem: str) -> None:
+            self._say(503 if problem else 200, f"{problem or 'ok'}\n".encode())
+
+        def _say(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
+            with contextlib.suppress(OSError):  # whoever asked has gone
+                self.send_response(status)
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    return Handler
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, address: tuple[str, int], handler: type[http.server.BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        log.debug("a request for metrics broke off", exc_info=True)
