@@ -7,10 +7,11 @@ Exit codes: 0 fully succeeded, 1 other error, 2 usage, 3 partial, 4 failed, 5 ca
 from __future__ import annotations
 
 import importlib
+import re
 import signal
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import sameshot
 
@@ -84,17 +85,18 @@ def _add_plugins(app: typer.Typer) -> None:
         plugin.load().register(app)
 
 
-def _called_otherwise(app: typer.Typer) -> None:
-    """Examples in help texts, as this command was called."""
-    from sameshot.cli.telling import as_called
+_OURS = re.compile(r"(?<![\w./'\"=:-])sameshot (?=[a-z-])")
 
-    for each in app.registered_commands:
-        each.epilog = as_called(each.epilog) if each.epilog else each.epilog
+
+def _called_otherwise(app: typer.Typer, program: str) -> None:
+    """Examples in help texts, as this command was called."""
+    infos: list[Any] = [app.info, *app.registered_commands]
+    for info in infos:
+        if isinstance(info.epilog, str):
+            info.epilog = _OURS.sub(f"{program} ", info.epilog)
     for group in app.registered_groups:
         if group.typer_instance is not None:
-            _called_otherwise(group.typer_instance)
-    if isinstance(app.info.epilog, str):
-        app.info.epilog = as_called(app.info.epilog)
+            _called_otherwise(group.typer_instance, program)
 
 
 class Terminated(SystemExit):
@@ -122,9 +124,9 @@ def invoke(arguments: list[str]) -> int:
     )
     try:
         app = application(arguments)
-        if program() != "sameshot":
-            _called_otherwise(app)
-        result = app(args=arguments, standalone_mode=False, prog_name=program())
+        if (called := program()) != "sameshot":
+            _called_otherwise(app, called)
+        result = app(args=arguments, standalone_mode=False, prog_name=called)
     except refused as error:
         error.show()
         return error.exit_code

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 import sys
 from pathlib import PurePath
@@ -30,8 +29,6 @@ _EXTRAS = dict.fromkeys(("backports", "backports.zstd", "isal", "jinja2", "numpy
 PLUGIN = "kubectl-sameshot"
 """The script's name by which kubectl finds `kubectl sameshot`: it calls it by its path."""
 
-_OURS = re.compile(r"(?<![\w./'\"=:-])sameshot (?=[a-z-])")
-
 
 def program() -> str:
     """How this command is called: `sameshot`, or `kubectl sameshot`."""
@@ -39,8 +36,8 @@ def program() -> str:
 
 
 def as_called(words: str) -> str:
-    """The same words, in which commands of ours can be copied as this one was called."""
-    return words if program() == "sameshot" else _OURS.sub("kubectl sameshot ", words)
+    """The same words, with commands of ours in backticks as they can be copied where this one was called."""
+    return words.replace("`sameshot ", f"`{program()} ")
 
 
 def say(line: str, **style: Any) -> None:

@@ -26,6 +26,7 @@ from sameshot.errors import UsageError
 if TYPE_CHECKING:  # the client brings grpc: whoever only asks for help does not pay for it
     from sameshot.client import Client
     from sameshot.client.cluster import KubeAddress
+    from sameshot.kube.api import Api
 
 ADDRESS_ENV, NAMESPACE_ENV = "SAMESHOT_ADDRESS", "SAMESHOT_NAMESPACE"
 WAIT_FOR = "60s"
@@ -207,6 +208,13 @@ def dial(where: Where) -> Client:
     asked_ms = place.wait_ms if place.wait_ms != KubeAddress(namespace="x").wait_ms else milliseconds(where.wait_for)
     now = str(msgspec.structs.replace(place, wait_ms=0))  # it is waited for here, where that can be said
     return patient(lambda: connect(now), asked_ms / 1000)
+
+
+def api_of(context: str | None, kubeconfig: Path | None) -> Api:
+    """The cluster's API as these options, else kubectl's own settings, else the pod's account say."""
+    from sameshot.kube.api import KubeApi
+
+    return KubeApi.in_cluster(part="client")
 
 
 def own_namespace(context: str | None, kubeconfig: Path | None) -> str:

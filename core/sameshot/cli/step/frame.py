@@ -177,7 +177,8 @@ def _prepare(result: Path | None, result_dir: Path | None, fields: Iterable[str]
     try:
         if result is not None:
             result.parent.mkdir(parents=True, exist_ok=True)
-            result.unlink(missing_ok=True)
+            if not _mounted(result):
+                result.unlink(missing_ok=True)
         if result_dir is not None:
             result_dir.mkdir(parents=True, exist_ok=True)
             for name in fields:
@@ -190,7 +191,9 @@ def _write(document: dict[str, Any], result: Path | None, result_dir: Path | Non
     if result_dir is not None:
         for name, value in document.items():
             _replace(result_dir / name, _text(value).encode())
-    if result is not None:
+    if result is not None and _mounted(result):
+        result.write_bytes(msgspec.json.encode(document))  # short: the kubelet takes 4,096 bytes
+    elif result is not None:
         _replace(result, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
 
 
@@ -199,6 +202,11 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _mounted(path: Path) -> bool:
+    """A file that is a mount of its own, as /dev/termination-log in a pod: it can be written and not replaced."""
+    return path.is_file() and (os.path.ismount(path) or not os.access(path.parent, os.W_OK))
 
 
 def _replace(path: Path, data: bytes) -> None:
