@@ -61,6 +61,53 @@ def announce_job(root: Path, name: str, labels: dict[str, str], coordinator: str
 @pytest.mark.parametrize(
     ("fields", "job", "address"),
     [
+        ({"host": "kube", "schema": "ml"}, None, "kube:ml"),
+        ({"host": "kube", "schema": "ml"}, "bert", "kube:ml/bert"),
+        ({"host": " kube:ml "}, "bert", "kube:ml/bert"),
+        ({"host": "kube:ml/bert"}, None, "kube:ml/bert"),
+        ({"host": "kube:ml/bert"}, "vit", "kube:ml/bert"),
+        ({"host": "kube:ml?route=direct", "schema": "ml"}, "bert", "kube:ml/bert?route=direct"),
+        (
+            {"host": "kube", "schema": "ml", "extra": {"context": "prod", "kubeconfig": "/etc/kube config"}},
+            "bert",
+            "kube:ml/bert?context=prod&kubeconfig=/etc/kube%20config",
+        ),
+        (
+            {"host": "kube", "schema": "ml", "extra": {"service_account": "airflow/sameshot"}},
+            "bert",
+            "kube:ml/bert?service-account=airflow/sameshot",
+        ),
+    ],
+    ids=str,
+)
+def test_jobs_of_a_cluster_are_named_by_their_namespace_and_chosen_by_each_task(
+    connect: Connect, fields: dict[str, Any], job: str | None, address: str
+) -> None:
+    assert connect(**fields).address(job) == address
+
+
+@pytest.mark.parametrize(
+    ("fields", "job", "says"),
+    [
+        ({"host": "kube"}, "bert", r"set its Namespace \(schema\)"),
+        ({"host": "kube", "schema": "ml", "port": 7000}, "bert", "has a port"),
+        ({"host": "kube:ml", "schema": "vision"}, "bert", "two namespaces, ml and vision"),
+        ({"host": "kube", "schema": "ML"}, "bert", "'ML' is no name of a namespace"),
+        ({"host": "kube", "schema": "ml"}, "bert/../x", "is no name of a job"),
+        ({"host": "kube", "schema": "ml", "extra": {"service_account": "a/b/c"}}, "bert", "service-account"),
+    ],
+    ids=str,
+)
+def test_fields_that_name_no_place_in_a_cluster_are_explained(
+    connect: Connect, fields: dict[str, Any], job: str, says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        connect(**fields).address(job)
+
+
+@pytest.mark.parametrize(
+    ("fields", "job", "address"),
+    [
         ({}, None, "local"),
         ({}, "train", "local:train"),
         ({"host": "local"}, "train", "local:train"),

@@ -132,7 +132,8 @@ print(found.model_dump_json())
     assert "local" in standard["host"]["placeholder"]
     assert standard["login"]["title"] == "Caller"
     assert standard["password"]["hidden"]
-    assert standard["url_schema"]["hidden"]
+    assert not standard["url_schema"]["hidden"]
+    assert standard["url_schema"]["title"] == "Namespace"
     assert not standard["port"]["hidden"]
     extra = form["extra_fields"]
     assert set(extra) == FORM

@@ -119,11 +119,14 @@ def test_no_text_of_a_user_can_become_another_option() -> None:
         assert all("{{" not in each or each.startswith("--") for each in arguments[:ends])
 
 
-def test_a_run_may_report_its_outputs_and_nothing_else() -> None:
-    account, role, binding = rights(Settings(service_account="sa"), namespace="ml")
+def test_a_run_may_report_its_outputs_have_a_token_of_its_own_and_capture_and_nothing_else() -> None:
+    account, role, binding, captures = rights(Settings(service_account="sa"), namespace="ml")
     assert role["rules"] == [
-        {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}
+        {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]},
+        {"apiGroups": [""], "resources": ["serviceaccounts/token"], "resourceNames": ["sa"], "verbs": ["create"]},
     ]
+    assert captures["roleRef"]["name"] == "sameshot-user"
+    assert captures["subjects"] == binding["subjects"]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "sa", "namespace": "ml"}]
     assert account["metadata"]["name"] == "sa"

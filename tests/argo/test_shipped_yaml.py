@@ -54,6 +54,14 @@ def test_nothing_else_is_shipped() -> None:
 
 def test_by_default_all_that_a_namespace_needs_is_written() -> None:
     documents = list(yaml.safe_load_all(render("--namespace", "ml")))
-    assert [each["kind"] for each in documents] == ["ServiceAccount", "Role", "RoleBinding", "WorkflowTemplate"]
+    kinds = ["ServiceAccount", "Role", "RoleBinding", "RoleBinding", "WorkflowTemplate"]
+    assert [each["kind"] for each in documents] == kinds
     assert {each["metadata"]["namespace"] for each in documents} == {"ml"}
-    assert documents[2]["subjects"][0]["namespace"] == "ml"
+    assert {one["namespace"] for each in documents[2:4] for one in each["subjects"]} == {"ml"}
+
+
+def test_runs_may_capture_jobs_of_other_namespaces_where_that_is_asked_for() -> None:
+    documents = list(yaml.safe_load_all(render("--kind", "Role", "--namespace", "argo", "--jobs-namespace", "ml")))
+    (users,) = [each for each in documents if each.get("roleRef", {}).get("name") == "sameshot-user"]
+    assert users["metadata"]["namespace"] == "ml"
+    assert [each["namespace"] for each in users["subjects"]] == ["argo"]

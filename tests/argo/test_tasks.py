@@ -28,7 +28,7 @@ from sameshot_argo.tasks import (
 )
 
 INSTALLED = [workflow_template().to_dict(), cluster_workflow_template().to_dict()]
-JOB = {"address": "trainer-0.trainer:7000"}
+JOB = {"address": "kube:ml/bert"}
 RESULTS = {"results": "s3://results/profiling"}
 
 

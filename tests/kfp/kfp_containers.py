@@ -26,6 +26,8 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "kfp"
 IR = DEPLOY / "profile-job.yaml"
+COMPILED = [each for each in sorted(DEPLOY.rglob("*.yaml")) if each.name != "role.yaml"]
+PIPELINES = [each for each in COMPILED if each.parent == DEPLOY]
 ROOT = "minio://mlpipeline/v2/artifacts/sameshot/run-1"
 
 _READ: dict[str, Any] = {

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from kfp import components as loader
 from kfp.compiler import Compiler
-from kfp_containers import DEPLOY
+from kfp_containers import COMPILED, DEPLOY, PIPELINES
 
 from sameshot.steps.image import IMAGE
 from sameshot_argo.interface import PROFILE_INPUTS
@@ -67,7 +67,7 @@ def test_what_runs_in_the_container_needs_no_kfp() -> None:
 
 def test_the_shipped_yaml_is_what_the_code_says() -> None:
     made = rendered()
-    shipped = {path.relative_to(DEPLOY).as_posix(): path.read_text() for path in DEPLOY.rglob("*.yaml")}
+    shipped = {path.relative_to(DEPLOY).as_posix(): path.read_text() for path in COMPILED}
     assert sorted(made) == sorted(shipped)
     for name, text in made.items():
         assert without_version(text) == without_version(shipped[name]), f"{name}: python -m sameshot_kfp deploy/kfp"
@@ -122,7 +122,7 @@ def test_a_capture_is_told_its_run_and_task_as_whole_constants() -> None:
 
 def test_a_step_that_took_all_of_its_time_can_still_be_retried() -> None:
     # The backend hands backoffMaxDuration to Argo, which counts it from the beginning of the first attempt.
-    for path in DEPLOY.glob("*.yaml"):
+    for path in PIPELINES:
         found = tasks(next(iter(yaml.safe_load_all(path.read_text()))))
         policies = {name: task["retryPolicy"] for name, task in found.items() if "retryPolicy" in task}
         assert {"analyze-rank", "reduce", "compare"} <= set(policies)
@@ -151,7 +151,7 @@ def test_shards_are_fanned_out_and_all_collected(tmp_path: Path) -> None:
 
 def test_a_pipeline_compares_only_where_a_threshold_is_given_as_with_argo() -> None:
     assert {each.name: each.default for each in PROFILE_INPUTS}["threshold"] == ""
-    for path in DEPLOY.glob("*.yaml"):
+    for path in PIPELINES:
         spec = next(iter(yaml.safe_load_all(path.read_text())))
         assert spec["root"]["inputDefinitions"]["parameters"]["threshold"]["defaultValue"] == NO_COMPARISON < 0
         assert "threshold" in tasks(spec)["compare"]["inputs"]["parameters"]
@@ -184,7 +184,7 @@ def test_nodes_labels_and_secrets_reach_every_task(tmp_path: Path) -> None:
 
 def test_the_shipped_yaml_asks_for_nothing_that_the_oldest_backend_refuses() -> None:
     # Before 2.15 a task with `optional` in its secret fails in the driver, and newer SDKs always write it.
-    for path in DEPLOY.rglob("*.yaml"):
+    for path in COMPILED:
         _, *platforms = yaml.safe_load_all(path.read_text())
         for each in platforms:
             for executor in each["platforms"]["kubernetes"]["deploymentSpec"]["executors"].values():

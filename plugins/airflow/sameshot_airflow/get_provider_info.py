@@ -29,17 +29,25 @@ EXTRA_FIELDS: dict[str, tuple[str, str]] = {
         "Archive base URL",
         "An http(s) address at which a web server serves the archive; without it tasks show no manifest link.",
     ),
+    "service_account": (
+        "Service account",
+        "In a cluster: the account that captures, namespace/name. Empty: each process's own; with a kubeconfig sameshot.",
+    ),
+    "context": ("Context", "In a cluster: the kubeconfig's context; empty, in a pod: the pod's own cluster."),
+    "kubeconfig": ("Kubeconfig", "In a cluster: the file, on every machine with workers or a triggerer."),
 }
 
-HIDDEN_FIELDS = ["schema", "password", "extra"]
-RELABELING = {"host": "Coordinator", "login": "Caller"}
+HIDDEN_FIELDS = ["password", "extra"]
+RELABELING = {"host": "Coordinator", "schema": "Namespace", "login": "Caller"}
 PLACEHOLDERS = {
-    "host": "empty or `local`: the jobs on this machine; else one job's coordinator: 127.0.0.1, unix:/path",
-    "port": "the coordinator's port, or that of a tunnel to it",
-    "login": "on whose behalf captures are asked for; empty: the user that Airflow runs as",
+    "host": "kube: jobs of a cluster; empty or local: of this machine; else one coordinator: 127.0.0.1, unix:/path",
+    "port": "the coordinator's port, or that of a tunnel to it; none with kube",
+    "schema": "with kube: the namespace of the jobs",
+    "login": "on whose behalf captures are asked for; empty: the user that Airflow runs as. None with kube",
     "results_uri": "s3://bucket/profiles",
     "report_base_url": "https://profiles.example.com",
     "archive_base_url": "https://archive.example.com",
+    "service_account": "airflow/sameshot",
 }
 
 

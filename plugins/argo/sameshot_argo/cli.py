@@ -14,7 +14,7 @@ def register(app: typer.Typer) -> None:
     group.callback()(_group)
     group.command(
         epilog="Examples: sameshot argo render --namespace ml | kubectl apply -f - | sameshot argo render --kind "
-        "CronWorkflow --name bert --schedule '0 */6 * * *' -p address=trainer-0.trainer:7000 "
+        "CronWorkflow --name bert --schedule '0 */6 * * *' -p address=kube:ml/bert "
         "-p results=s3://results/profiling"
     )(render)
     app.add_typer(group, name="argo")
@@ -27,7 +27,7 @@ def _group() -> None:
 def render(
     kind: Annotated[
         Kind,
-        typer.Option(help="Role: with its ServiceAccount and RoleBinding; all: Role and WorkflowTemplate."),
+        typer.Option(help="Role: with its ServiceAccount and RoleBindings; all: Role and WorkflowTemplate."),
     ] = Kind.ALL,
     namespace: Annotated[
         str | None, typer.Option("--namespace", "-n", help="Default: that of whoever applies it.", show_default=False)
@@ -45,6 +45,12 @@ def render(
         typer.Option(help="The pods' user, also of Argo's containers. 0: the cluster gives one, as OpenShift does."),
     ] = USER,
     service_account: Annotated[str, typer.Option(help="Of the runs.")] = "sameshot-workflow",
+    jobs_namespace: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where jobs are that the runs may capture; may be repeated. Default: their own.", show_default=False
+        ),
+    ] = None,
     archive_secret: Annotated[str, typer.Option(help="Secret with the AWS_* that read the archive.")] = (
         "sameshot-archive"
     ),
@@ -84,6 +90,7 @@ def render(
         schedule=schedule,
         timezone=timezone,
         cluster=cluster,
+        jobs_in=jobs_namespace or (),
     )
     typer.echo(text(made), nl=False)
 

@@ -52,7 +52,7 @@ def _option(name: str, about: str, default: str | None = "", option: str = "") -
 ENDED = (Output("exit_code"), Output("error"), Output("message"))
 """How the step ended: fields of every result."""
 
-ADDRESS = _option("address", "The job's coordinator, host:port.", None)
+ADDRESS = _option("address", "The job's coordinator: kube:<namespace>/<job>, or host:port.", None)
 KEY = Input("key", "Tells the captures of one workflow apart; in a loop the loop's item.")  # see pods.REQUEST_KEY
 CALLER = _option("caller", "On whose behalf; empty: the container's user.")
 MANIFEST = Input("manifest_uri", "The capture's manifest.")  # an argument, no option

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hera.workflows import ClusterWorkflowTemplate, CronWorkflow, Parameter, Workflow, WorkflowTemplate
 from hera.workflows.models import Metadata, PodGC, WorkflowTemplateRef
 
 from sameshot.errors import UsageError
+from sameshot.steps.rights import captures_bindings, role, role_binding, service_account, token_rule
 from sameshot_argo.composed import PROFILE_NAME, templates
 from sameshot_argo.interface import KEY, PROFILE_INPUTS
 from sameshot_argo.pods import LABELS
@@ -74,31 +75,19 @@ def cron_workflow(
     )
 
 
-def rights(settings: Settings | None = None, *, namespace: str = "default") -> list[dict[str, Any]]:
-    """The ServiceAccount of the runs, and all that Argo's executor needs since v3.4: to report a pod's outputs.
-
-    A step itself asks the API server for nothing.
+def rights(
+    settings: Settings | None = None, *, namespace: str = "default", jobs_in: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """The ServiceAccount of the runs and what it needs: all that Argo's executor does since v3.4, to report a pod's
+    outputs; and what finds and captures the jobs of the namespaces `jobs_in` (default: the same).
     """
     name = (settings or Settings()).service_account
-    metadata = {"name": name, "namespace": namespace, "labels": dict(LABELS)}
-    group = "rbac.authorization.k8s.io"
+    outputs = {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}
     return [
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": dict(metadata)},
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "Role",
-            "metadata": dict(metadata),
-            "rules": [
-                {"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}
-            ],
-        },
-        {
-            "apiVersion": f"{group}/v1",
-            "kind": "RoleBinding",
-            "metadata": dict(metadata),
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
-        },
+        service_account(name, namespace),
+        role(name, namespace, [outputs, token_rule(name)]),
+        role_binding(name, namespace, [(name, namespace)]),
+        *captures_bindings(name, namespace, jobs_in),
     ]
 
 

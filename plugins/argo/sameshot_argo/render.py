@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml  # type: ignore[import-untyped]
@@ -11,7 +11,7 @@ from hera.workflows import Workflow
 from sameshot_argo.objects import cluster_workflow_template, cron_workflow, rights, workflow, workflow_template
 from sameshot_argo.settings import NAME, Kind, Settings
 
-EXAMPLE = {"address": "trainer-0.trainer:7000", "results": "s3://results/profiling"}
+EXAMPLE = {"address": "kube:default/bert", "results": "s3://results/profiling"}
 """Arguments of a run of which nothing is known."""
 SCHEDULE = "0 */6 * * *"
 
@@ -26,14 +26,15 @@ def objects(
     schedule: str = SCHEDULE,
     timezone: str | None = None,
     cluster: bool = False,
+    jobs_in: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """The objects of a kind as plain data, in the order in which they are applied. Raises UsageError."""
     settings, run = settings or Settings(), EXAMPLE | dict(arguments or {})
     if kind is Kind.ROLE:
-        return rights(settings, namespace=namespace or "default")
+        return rights(settings, namespace=namespace or "default", jobs_in=jobs_in)
     if kind is Kind.ALL:
         return [
-            *objects(Kind.ROLE, settings, namespace=namespace),
+            *objects(Kind.ROLE, settings, namespace=namespace, jobs_in=jobs_in),
             *objects(Kind.WORKFLOW_TEMPLATE, settings, namespace=namespace),
         ]
     made: Workflow

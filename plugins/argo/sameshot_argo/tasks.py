@@ -1,10 +1,10 @@
 """Functions for a workflow of your own in hera: each gives a task that refers to an installed template.
 
-    stopped = exit_hook(address="trainer-0.trainer:7000", key="profile")  # or several: key=["profile", "stacks"]
+    stopped = exit_hook(address="kube:ml/bert", key="profile")  # or several: key=["profile", "stacks"]
     with Workflow(generate_name="train-", entrypoint="main", hooks=stopped, service_account_name="sameshot-workflow"):
         with DAG(name="main"):
             warm = ...
-            profiled = profile(address="trainer-0.trainer:7000", results="s3://results/profiling")
+            profiled = profile(address="kube:ml/bert", results="s3://results/profiling")
             warm >> profiled
 
 A workflow that is stopped may not run the hooks of what is below a DAG (see `composed`); its own it always runs.

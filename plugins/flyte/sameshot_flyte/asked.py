@@ -101,7 +101,10 @@ def request_of(inputs: Mapping[str, Any], place: Place, caller: str) -> CaptureR
         if not isinstance(value := given.get(name, ""), str):
             raise UsageError(f"The input `{name}` is {shortened(repr(value))} ({type(value).__name__}), not a text.")
     if (address := label(given.get("address"))) is None:
-        raise UsageError("The input `address` is empty: give the job's coordinator, host:port (or local:<name>).")
+        raise UsageError(
+            "The input `address` is empty: give the job's coordinator, kube:<namespace>/<job>, host:port (or "
+            "local:<name>)."
+        )
     return capture_request(
         {name: value for name, value in given.items() if name in CAPTURE},
         address=address,

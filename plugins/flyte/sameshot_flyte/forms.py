@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 MEANING: Mapping[str, str] = {
-    "address": "The job's coordinator, host:port (local:<name> for a job of this machine).",
+    "address": "The job's coordinator: kube:<namespace>/<job>, or host:port (local:<name>: a job of this machine).",
     "job": "The job's name; another one at the address is refused. Empty: whichever.",
     "uid": "Only the job with this uid. Empty: whichever.",
     "attempt": "Only this attempt of it. -1: whichever.",

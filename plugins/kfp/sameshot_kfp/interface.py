@@ -73,7 +73,9 @@ _FETCH_PATTERN = Input(
     "",
 )
 _CALLER = Input("caller", "On whose behalf; empty: the OS user.", "")
-_ADDRESS = Input("address", "The job's coordinator, host:port (local:<name> for a job of this machine).")
+_ADDRESS = Input(
+    "address", "The job's coordinator: kube:<namespace>/<job>, or host:port (local:<name>: a job of this machine)."
+)
 _RUN_ID = Input("run_id", "This run's id: dsl.PIPELINE_JOB_ID_PLACEHOLDER.")
 
 CAPTURE = Step(

@@ -1,8 +1,11 @@
 """A connection of type `sameshot`: which jobs are meant, on whose behalf, and where results and their web pages are.
 
-host, port   empty or `local`: the jobs of this machine; else where one job's coordinator listens
-login        the caller that captures are asked for; empty: the user that Airflow runs as
-extra        results_uri, report_base_url, archive_base_url
+host, port   empty or `local`: the jobs of this machine; `kube`: those of a cluster; else where one job's coordinator
+             listens
+schema       with `kube`: the namespace of the jobs
+login        the caller that captures are asked for; empty: the user that Airflow runs as. With `kube` it says nothing: the
+             caller is the account whose token is shown
+extra        results_uri, report_base_url, archive_base_url; with `kube` also context, kubeconfig, service_account
 """
 
 from __future__ import annotations
@@ -28,9 +31,13 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from sameshot.client import Client
+    from sameshot.client.cluster import KubeAddress
     from sameshot.steps.jobs import FoundJob
 
-LOCAL = "local"
+LOCAL, KUBE = "local", "kube"
+IN_CLUSTER = ("context", "kubeconfig", "service_account")
+"""Fields of the extra that say how a cluster is spoken to, and as whom."""
+TEST_WAIT_MS = 5_000  # for a coordinator that is just starting: a person waits at the Test button
 
 
 class SameshotHook(BaseHook):
@@ -80,16 +87,43 @@ class SameshotHook(BaseHook):
         )
 
     def address(self, job: str | None = None) -> str:
-        """What `sameshot.connect` takes. `job` names one of this machine's jobs; a coordinator has only its own.
+        """What `sameshot.connect` takes. `job` names one of this machine's jobs, or of a cluster's namespace; a
+        coordinator has only its own.
 
         Forms of addresses that `connect` learns (`register_resolver`) can be written as the host, without a port.
+        Raises UsageError where a cluster is meant, and the fields say no job's address in one.
         """
         host, port = (self.connection.host or "").strip(), self.connection.port
         if host in ("", LOCAL):
             return f"{LOCAL}:{job}" if job else LOCAL
+        if host.partition(":")[0] == KUBE:
+            return str(self._in_cluster(host, job))
         if port is None:
             return host
         return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+    def _in_cluster(self, host: str, job: str | None) -> KubeAddress:
+        """`host` is `kube`, or an address that fills in what the other fields leave out."""
+        from msgspec.structs import replace
+
+        from sameshot.client.cluster import parse
+
+        namespace = (self.connection.schema or "").strip()
+        if host in (KUBE, f"{KUBE}:") and not namespace:
+            raise UsageError(
+                f"The connection {self.sameshot_conn_id!r} does not say where in the cluster the jobs are: set its "
+                "Namespace (schema)."
+            )
+        if self.connection.port is not None:
+            raise UsageError(f"The connection {self.sameshot_conn_id!r} has a port, which jobs of a cluster have not.")
+        found = parse(f"{KUBE}:{namespace}" if host in (KUBE, f"{KUBE}:") else host)
+        if namespace not in ("", found.namespace):
+            raise UsageError(
+                f"The connection {self.sameshot_conn_id!r} names two namespaces, {found.namespace} and {namespace}."
+            )
+        said = {name: value for name in IN_CLUSTER if (value := self._extra(name))}
+        # Once more as text: what the fields say is looked at, too.
+        return parse(str(replace(found, job=found.job or job or "", **said)))
 
     def jobs(self, labels: Mapping[str, str] | None = None) -> list[FoundJob]:
         """The running jobs that this connection reaches, those with all of `labels`."""
@@ -135,9 +169,31 @@ class SameshotHook(BaseHook):
             if not names:
                 return f"No armed job runs {where} now; one that is started with `sameshot run` will be found."
             return f"{len(names)} armed job{'s run' if len(names) > 1 else ' runs'} {where}: {_some(names)}."
+        if address.startswith(f"{KUBE}:"):
+            return self._test_cluster(address)
         with self.get_client() as client:
             what = client.describe()
         return f"The coordinator of {what.job} (series {what.series}) answers: sameshot {what.version}, {what.backend}."
+
+    def _test_cluster(self, address: str) -> str:
+        """Are jobs seen there, and does the coordinator of one of them take this caller's token?"""
+        from msgspec.structs import replace
+
+        from sameshot.client import connect
+        from sameshot.client.cluster import parse
+
+        where = parse(address)
+        found = sorted(self.jobs(), key=lambda each: each.name)
+        if not found:
+            return f"No armed job runs in namespace {where.namespace} now; one that is started there will be found."
+        one = replace(parse(found[0].address), wait_ms=TEST_WAIT_MS)
+        with connect(str(one), caller=self.caller) as client:
+            what = client.describe()
+        names = _some([each.name for each in found])
+        return (
+            f"{len(found)} armed job{'s run' if len(found) > 1 else ' runs'} in namespace {where.namespace}: {names}. "
+            f"The coordinator of {what.job} answers {what.caller or 'this caller'}: sameshot {what.version}."
+        )
 
     def _test_places(self) -> list[str]:
         from sameshot.steps.probe import probe_results

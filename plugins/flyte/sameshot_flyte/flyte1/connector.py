@@ -1,8 +1,8 @@
 """The connector of flytekit: `sameshot_flyte.served` behind its three calls, as `pyflyte serve connector` serves them.
 
 It may run as several processes and be restarted at any time: all that it remembers is in what Flyte keeps for it.
-Coordinators of today know callers by name and ask for no token; the archive is read with the connector's own
-credentials, which no task chooses.
+Coordinators of a cluster know the connector by a token of its pod's account; the archive is read with the connector's
+own credentials. No task chooses either.
 """
 
 from __future__ import annotations

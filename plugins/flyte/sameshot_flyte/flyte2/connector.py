@@ -29,8 +29,9 @@ class CaptureMeta(Kept, ResourceMeta):
 
 
 class SameshotConnector(AsyncConnector[CaptureMeta]):
-    """Secrets and settings of a task's connection are accepted and not used: coordinators know callers by name alone,
-    and the archive is read with the credentials of the connector's own environment, which tasks have no say in."""
+    """Secrets and settings of a task's connection are accepted and not used: coordinators of a cluster know the
+    connector by a token of its pod's account, and the archive is read with the credentials of the connector's own
+    environment. Tasks have no say in either."""
 
     name = "sameshot"
     task_type_name = TASK_TYPE
