@@ -31,7 +31,7 @@ EXTRA_FIELDS: dict[str, tuple[str, str]] = {
     ),
     "service_account": (
         "Service account",
-        "In a cluster: the account that captures, namespace/name. Empty: each process's own; with a kubeconfig sameshot.",
+        "In a cluster: the account that captures, namespace/name. Empty: each process's own (kubeconfig: sameshot).",
     ),
     "context": ("Context", "In a cluster: the kubeconfig's context; empty, in a pod: the pod's own cluster."),
     "kubeconfig": ("Kubeconfig", "In a cluster: the file, on every machine with workers or a triggerer."),

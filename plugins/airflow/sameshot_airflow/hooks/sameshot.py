@@ -3,8 +3,8 @@
 host, port   empty or `local`: the jobs of this machine; `kube`: those of a cluster; else where one job's coordinator
              listens
 schema       with `kube`: the namespace of the jobs
-login        the caller that captures are asked for; empty: the user that Airflow runs as. With `kube` it says nothing: the
-             caller is the account whose token is shown
+login        the caller that captures are asked for; empty: the user that Airflow runs as. With `kube` it says nothing:
+             the caller is the account whose token is shown
 extra        results_uri, report_base_url, archive_base_url; with `kube` also context, kubeconfig, service_account
 """
 
