@@ -87,7 +87,7 @@ def test_a_silent_node_owes_its_last_known_ranks() -> None:
     assert owed.fact.failure.reason is FailureReason.AGENT_UNREACHABLE
     assert owed.fact.identity == known.registration.identity
     assert "no answer within 2 s" in owed.fact.failure.detail
-    assert owed.address is None
+    assert owed.agent is None
 
 
 def test_a_rank_that_moved_away_from_a_silent_node_is_covered_by_its_new_place() -> None:
@@ -191,7 +191,7 @@ def test_whatever_nodes_say_the_set_covers_every_rank_exactly_once_or_is_empty(s
     for each in frozen.targets:
         if each.fact.state is TargetState.PENDING:
             assert each.fact.identity.registration in usable
-            assert each.address is not None
+            assert each.agent is not None
         else:
             assert each.fact.failure is not None
     if not frozen.targets:

@@ -266,13 +266,13 @@ async def test_an_agent_that_fell_silent_a_moment_ago_hardly_delays_the_others(t
 @pytest.mark.parametrize("connected", [True, False])
 def test_who_has_not_even_taken_the_connection_is_waited_for_a_quarter_of_the_moment(connected: bool) -> None:
     class Node:
-        def __init__(self, address: str, *, silent: bool = False) -> None:
-            self.address, self.silent, self.connected = address, silent, connected or not silent
+        def __init__(self, key: str, *, silent: bool = False) -> None:
+            self.key, self.silent, self.connected = key, silent, connected or not silent
 
     async def ask(node: Node) -> str:
         if node.silent:
             await asyncio.Event().wait()
-        return node.address
+        return node.key
 
     @in_loop
     async def scenario() -> None:

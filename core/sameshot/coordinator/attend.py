@@ -64,11 +64,11 @@ class Attendant:
 
     def seen(self) -> Seen:
         """What the agent says for the freeze; where it is silent, what it said at any earlier time."""
-        address, now, earlier = self.link.address, self.listing, self.link.listing
+        agent, now, earlier = self.link.key, self.listing, self.link.listing
         if now is not None:
-            return Seen(address, now.node, now.workers, unregistered=now.unregistered)
+            return Seen(agent, now.node, now.workers, unregistered=now.unregistered)
         silent = self.contact.trouble or self.link.trouble or f"no answer within {self._timings.freeze_s:g} s"
-        return Seen(address, silent=silent) if earlier is None else Seen(address, earlier.node, earlier.workers, silent)
+        return Seen(agent, silent=silent) if earlier is None else Seen(agent, earlier.node, earlier.workers, silent)
 
     @property
     def silent(self) -> bool:
@@ -79,7 +79,7 @@ class Attendant:
     @property
     def left_out(self) -> list[str]:
         """Targets that were sent and are not in the set that was closed meanwhile."""
-        mine = self._targets.of(self.link.address)
+        mine = self._targets.of(self.link.key)
         return [target_id for target_id in self._sent if target_id not in mine]
 
     async def release(self) -> None:
@@ -89,7 +89,7 @@ class Attendant:
         """
         for _ in range(_RELEASE_TRIES):
             async with self._asking:
-                only = self.left_out if self._targets.of(self.link.address) else []
+                only = self.left_out if self._targets.of(self.link.key) else []
                 reason = "this worker does not belong to the set of the capture"
                 try:
                     told = await self.link.withdraw(self._offer.capture_id, reason, self._timings.call_s, only=only)
@@ -110,10 +110,10 @@ class Attendant:
             return  # too late: its workers belong to the next capture
         self.listing = listing
         mine = [worker.registration for worker in listing.workers if dispatchable(worker)]
-        self._targets.propose(self.link.address, mine, self._offer.deadlines)
+        self._targets.propose(self.link.key, mine, self._offer.deadlines)
         self._news()
         known = False
-        while mine and (not self._targets.closed or self._targets.open(self.link.address)):
+        while mine and (not self._targets.closed or self._targets.open(self.link.key)):
             try:
                 async with self._asking:
                     facts = await (self._look() if known else self._dispatch())
@@ -143,10 +143,10 @@ class Attendant:
 
     async def _dispatch(self) -> Facts:
         """At least once: asked again until the agent has answered, and whenever it has forgotten us."""
-        offer, address = self._offer, self.link.address
-        if offer.strangers is not None and address not in offer.strangers and not self.dispatched:
+        offer, agent = self._offer, self.link.key
+        if offer.strangers is not None and agent not in offer.strangers and not self.dispatched:
             await self._check_unknown()
-        asked = self._targets.open(address)
+        asked = self._targets.open(agent)
         self.dispatched = True
         self._sent.update(dict.fromkeys(fact.target_id for fact in asked))
         request = pb.DispatchRequest(
@@ -174,18 +174,18 @@ class Attendant:
     def _take(self, facts: Facts) -> None:
         self.contact = Contact(facts.asked_at)
         now = self._clock.monotonic()
-        if self._targets.merge(self.link.address, facts.targets, self.link.capabilities, now):
+        if self._targets.merge(self.link.key, facts.targets, self.link.capabilities, now):
             self._news()
 
     def _trouble(self, error: SameshotError) -> None:
         self.contact = msgspec.structs.replace(self.contact, trouble=self.link.trouble or str(error))
 
     def _refused(self, error: SameshotError) -> None:
-        now, address = self._clock.monotonic(), self.link.address
-        self._targets.fail(FailureReason.REFUSED, lambda _: str(error), now, address=address)
+        now, agent = self._clock.monotonic(), self.link.key
+        self._targets.fail(FailureReason.REFUSED, lambda _: str(error), now, agent=agent)
         self._news()
 
     @property
     def _pause_s(self) -> float:
         """Large jobs are looked at less often, so that looking never takes the coordinator's whole time."""
-        return max(self._timings.poll_s, len(self._targets.addresses()) / self._timings.polls_per_s)
+        return max(self._timings.poll_s, len(self._targets.agents()) / self._timings.polls_per_s)

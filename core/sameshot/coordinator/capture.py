@@ -102,7 +102,7 @@ class CaptureRun:
         with contextlib.ExitStack() as dispatching:
             dispatching.enter_context(self._around.roster.hurry())
             self._attendants = {
-                link.address: Attendant(link, offer, self._targets, self._clock, self._timings, self._record.changed)
+                link.key: Attendant(link, offer, self._targets, self._clock, self._timings, self._record.changed)
                 for link in self._around.roster.links()
             }
             tasks = [asyncio.create_task(each.run()) for each in self._attendants.values()]
@@ -131,7 +131,7 @@ class CaptureRun:
                 dispatching.close()
             if self._record.frozen is not None:
                 if self._present(now):
-                    contacts = {address: each.contact for address, each in self._attendants.items()}
+                    contacts = {agent: each.contact for agent, each in self._attendants.items()}
                     if self._targets.expire(contacts, now):
                         self._record.changed()
                 if self._targets.converged or not self._record.frozen.targets:
@@ -168,7 +168,10 @@ class CaptureRun:
 
     def _close(self, offer: Offer) -> None:
         """Freeze the set; who has not answered by now owes its targets."""
-        self._record.frozen = freeze([each.seen() for each in self._attendants.values()])
+        roster = self._around.roster
+        self._record.frozen = freeze(
+            [each.seen() for each in self._attendants.values()], roster.pods(), roster.last_seen
+        )
         self._record.frozen_at_ns = self._clock.wall_ns()
         self._targets.close(self._record.frozen.targets, offer.deadlines)
         left_out = [each for each in self._attendants.values() if each.left_out]
@@ -176,8 +179,8 @@ class CaptureRun:
         self._record.say(self._record.frozen.message)
         self._record.move(CaptureState.COLLECTING)
 
-    def _is_silent(self, address: str) -> bool:
-        return address in self._attendants and self._attendants[address].silent
+    def _is_silent(self, agent: str) -> bool:
+        return agent in self._attendants and self._attendants[agent].silent
 
     def _present(self, now: float) -> bool:
         """False for a moment after this process itself was away (suspended, starved): what was not heard meanwhile is
@@ -227,7 +230,7 @@ class CaptureRun:
 
     async def _withdraw(self) -> None:
         asked = [each.link for each in self._attendants.values() if each.dispatched]
-        asked = [link for link in asked if self._targets.open(link.address)]
+        asked = [link for link in asked if self._targets.open(link.key)]
         withdrawal = Withdrawal(self._targets)
         reason = f"cancelled by {self._record.request.caller}"
         answers = await ask_all(
@@ -235,10 +238,10 @@ class CaptureRun:
         )
         now = self._clock.monotonic()
         for link in asked:
-            answer = answers[link.address]
+            answer = answers[link.key]
             told = answer if isinstance(answer, Facts) else None
             if told is not None:
-                self._targets.merge(link.address, told.targets, link.capabilities, now)
+                self._targets.merge(link.key, told.targets, link.capabilities, now)
             withdrawal.answered(link, told)
         self._record.withdrawn = withdrawal.words()
         self._leaves_recordings = withdrawal.leaves_recordings
@@ -269,5 +272,5 @@ class CaptureRun:
         finally:
             passing.cancel()
             coming.cancel()
-        await asyncio.sleep(len(self._targets.addresses()) / 5000)
+        await asyncio.sleep(len(self._targets.agents()) / 5000)
         self._record.news.clear()

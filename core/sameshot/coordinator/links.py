@@ -20,15 +20,23 @@ from sameshot.api import skew
 from sameshot.api.convert import to_proto
 from sameshot.api.sameshot_pb2_grpc import AgentStub
 from sameshot.api.status import from_rpc, is_answer
-from sameshot.api.transport import CHANNEL_OPTIONS
+from sameshot.api.transport import Endpoint, aio_channel
 from sameshot.coordinator.clock import Clock
-from sameshot.coordinator.directory import AgentDirectory
-from sameshot.errors import SameshotError
-from sameshot.model import JobRef, TargetFact, Worker
+from sameshot.coordinator.directory import AgentAt, AgentDirectory
+from sameshot.coordinator.plan import dispatchable
+from sameshot.coordinator.podwords import PodsSeen
+from sameshot.errors import SameshotError, Unreachable
+from sameshot.model import JobRef, Registration, TargetFact, Worker
 from sameshot.profiler.daemon import CAPABILITIES, BackendName, Capabilities
 
-# How long an agent is remembered that the directory does not name: it may be unreadable for a moment.
-_FORGET_S = 60.0
+# How long an agent is remembered that the directory does not name: it may be unreadable for a moment, and a job whose
+# pods have just ended still has a manifest to be published.
+_FORGET_S = 600.0
+# Longer than any call: what is on its way by a connection that was replaced ends by itself.
+_LINGER_S = 60.0
+
+Connect = Callable[[str], Endpoint]
+"""How the agent at an address is called."""
 
 Answer = TypeVar("Answer")
 
@@ -56,16 +64,49 @@ class Facts(msgspec.Struct, frozen=True):
 
 
 class AgentLink:
-    def __init__(self, address: str, job: JobRef, clock: Clock, default_backend: BackendName) -> None:
-        self.address = address
+    """`key` never changes, `address` follows the agent: one that was restarted elsewhere is the same one."""
+
+    def __init__(
+        self,
+        at: AgentAt,
+        job: JobRef,
+        clock: Clock,
+        default_backend: BackendName,
+        connect: Connect = Endpoint,
+        find: Callable[[str], AgentAt | None] = lambda key: None,
+        heard: Callable[[Listing], None] = lambda listing: None,
+    ) -> None:
+        self.key = at.key
+        self.address = at.address
+        self.remark = at.remark  # what the directory says is wrong with it
         self.listing: Listing | None = None
         self.answered_at: float | None = None  # the last question that was answered, be it with a refusal
         self.trouble = ""  # why nothing was heard since then
         self._job = to_proto(job, pb.JobRef())
         self._clock = clock
         self._default_backend = default_backend
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._stub = AgentStub(self._channel)  # type: ignore[no-untyped-call]
+        self._connect = connect
+        self._find = find
+        self._heard = heard
+        self._endpoint: Endpoint | None = None
+        self._channel: grpc.aio.Channel | None = None
+        self._stub: AgentStub | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self.move(at)
+
+    def move(self, at: AgentAt) -> None:
+        """Call it there from now on; calls that are on their way are left alone."""
+        self.address, self.remark = at.address, at.remark
+        endpoint = self._connect(at.address) if at.address else None
+        if endpoint == self._endpoint:
+            return
+        if self._channel is not None:
+            closing = asyncio.ensure_future(self._channel.close(_LINGER_S))
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._endpoint = endpoint
+        self._channel = None if endpoint is None else aio_channel(endpoint)
+        self._stub = None if self._channel is None else AgentStub(self._channel)  # type: ignore[no-untyped-call]
 
     @property
     def node(self) -> str:
@@ -73,7 +114,9 @@ class AgentLink:
 
     @property
     def name(self) -> str:
-        return f"The agent of {self.node} ({self.address})" if self.node else f"The agent at {self.address}"
+        if self.node:
+            return f"The agent of {self.node}" + (f" ({self.address})" if self.address else "")
+        return f"The agent at {self.address}" if self.address else f"The agent of {self.key}"
 
     @property
     def answers(self) -> bool:
@@ -82,7 +125,7 @@ class AgentLink:
     @property
     def connected(self) -> bool:
         """Something at the address speaks our protocol, be it slowly."""
-        return self._channel.get_state() is grpc.ChannelConnectivity.READY
+        return self._channel is not None and self._channel.get_state() is grpc.ChannelConnectivity.READY
 
     @property
     def capabilities(self) -> Capabilities:
@@ -93,7 +136,7 @@ class AgentLink:
     async def list_workers(self, timeout_s: float) -> Listing:
         asked_at = self._clock.monotonic()
         answer: pb.ListWorkersResponse = await self._call(
-            self._stub.ListWorkers, pb.ListWorkersRequest(job=self._job), timeout_s
+            "ListWorkers", pb.ListWorkersRequest(job=self._job), timeout_s
         )
         workers = tuple(map(skew.worker, answer.workers))
         listing = Listing(
@@ -101,82 +144,131 @@ class AgentLink:
         )
         if self.listing is None or self.listing.asked_at <= asked_at:
             self.listing = listing
+            self._heard(listing)
         return listing
 
     async def known_captures(self, capture_ids: Sequence[str], timeout_s: float) -> frozenset[str]:
         """Those of `capture_ids` that this agent has accepted before, possibly for an earlier coordinator."""
         request = pb.KnownCapturesRequest(job=self._job, capture_ids=capture_ids)
-        answer: pb.KnownCapturesResponse = await self._call(self._stub.KnownCaptures, request, timeout_s)
+        answer: pb.KnownCapturesResponse = await self._call("KnownCaptures", request, timeout_s)
         return frozenset(answer.capture_ids)
 
     async def dispatch(self, request: pb.DispatchRequest, timeout_s: float) -> Facts:
         request.job.CopyFrom(self._job)
-        return await self._facts(self._stub.Dispatch, request, timeout_s)
+        return await self._facts("Dispatch", request, timeout_s)
 
     async def facts(self, capture_id: str, timeout_s: float) -> Facts:
         request = pb.FactsRequest(job=self._job, capture_id=capture_id)
-        return await self._facts(self._stub.GetFacts, request, timeout_s)
+        return await self._facts("GetFacts", request, timeout_s)
 
     async def withdraw(self, capture_id: str, reason: str, timeout_s: float, *, only: Sequence[str] = ()) -> Facts:
         """Take back what no worker has fetched: of the whole capture here, or of the targets in `only`."""
         request = pb.WithdrawRequest(job=self._job, capture_id=capture_id, reason=reason, target_ids=only)
-        return await self._facts(self._stub.Withdraw, request, timeout_s)
+        return await self._facts("Withdraw", request, timeout_s)
 
     async def publish(self, capture_id: str, manifest: bytes, timeout_s: float) -> str:
         """Hand the manifest over for a conditional put; returns its URI. Raises AlreadyExists for another one."""
         request = pb.PublishManifestRequest(job=self._job, capture_id=capture_id, manifest=manifest)
-        answer: pb.PublishManifestResponse = await self._call(self._stub.PublishManifest, request, timeout_s)
+        answer: pb.PublishManifestResponse = await self._call("PublishManifest", request, timeout_s)
         return answer.uri
 
     async def close(self) -> None:
-        await self._channel.close()
+        for closing in self._closing:
+            closing.cancel()
+        if self._channel is not None:
+            await self._channel.close()
 
-    async def _facts(self, method: Any, request: Any, timeout_s: float) -> Facts:
+    async def _facts(self, method: str, request: Any, timeout_s: float) -> Facts:
         asked_at = self._clock.monotonic()
         answer: pb.CaptureFacts = await self._call(method, request, timeout_s)
         return Facts(answer.known, tuple(map(skew.target_fact, answer.targets)), asked_at)
 
-    async def _call(self, method: Any, request: Any, timeout_s: float) -> Any:
+    async def _call(self, method: str, request: Any, timeout_s: float) -> Any:
         asked_at = self._clock.monotonic()
+        if self._stub is None:
+            self._look_again()
+        if self._stub is None:
+            self.trouble = self.remark
+            raise Unreachable(f"{self.name} can't be asked: {self.remark}.")
         try:
-            answer = await method(request, timeout=timeout_s)
+            answer = await getattr(self._stub, method)(request, timeout=timeout_s)
         except grpc.RpcError as error:
             translated = from_rpc(error, self.name)
             if is_answer(error):
                 self.answered_at, self.trouble = asked_at, ""
             else:
                 self.trouble = str(translated).removeprefix(f"{self.name} ").rstrip(".")
+                self._look_again()
+                if self.remark:
+                    self.trouble += f"; {self.remark}"
             raise translated from None
         self.answered_at = asked_at
         self.trouble = ""
         return answer
 
+    def _look_again(self) -> None:
+        """It may be somewhere else by now."""
+        if (at := self._find(self.key)) is not None:
+            self.move(at)
+
 
 class Roster:
-    """The links to all agents that the directory names."""
+    """The links to all agents that the directory names, and what all of them ever said."""
 
-    def __init__(self, directory: AgentDirectory, job: JobRef, clock: Clock, backend: BackendName) -> None:
+    def __init__(
+        self,
+        directory: AgentDirectory,
+        job: JobRef,
+        clock: Clock,
+        backend: BackendName,
+        connect: Connect = Endpoint,
+    ) -> None:
         self._directory = directory
         self._job = job
         self._clock = clock
         self._backend = backend
+        self._connect = connect
         self._links: dict[str, AgentLink] = {}
         self._named_at: dict[str, float] = {}
         self._hurried = 0
+        self.last_seen: dict[int, Registration] = {}
+        """Who was last seen alive as each rank: of a worker whose pod has gone nothing else tells."""
 
     def links(self) -> list[AgentLink]:
-        """One per address that the directory names now."""
+        """One per agent that the directory names now."""
         now = self._clock.monotonic()
         found = []
-        for address in self._directory.addresses():
-            if address not in self._links:
-                self._links[address] = AgentLink(address, self._job, self._clock, self._backend)
-            self._named_at[address] = now
-            found.append(self._links[address])
-        for address in [each for each in self._links if self._named_at[each] < now - _FORGET_S]:
+        for at in self._directory.agents():
+            if at.key not in self._links:
+                self._links[at.key] = AgentLink(
+                    at, self._job, self._clock, self._backend, self._connect, self._directory.find, self._heard
+                )
+            else:
+                self._links[at.key].move(at)
+            self._named_at[at.key] = now
+            found.append(self._links[at.key])
+        for key in [each for each in self._links if self._named_at[each] < now - _FORGET_S]:
             # Its channel closes with the last capture that still holds the link.
-            del self._links[address], self._named_at[address]
+            del self._links[key], self._named_at[key]
         return found
+
+    def known(self) -> list[AgentLink]:
+        """Those, and the ones that were named a while ago."""
+        self.links()
+        return list(self._links.values())
+
+    def pods(self) -> PodsSeen | None:
+        return self._directory.pods()
+
+    @property
+    def trouble(self) -> str:
+        """Why it can't be said at all where the job's workers are; empty: it can."""
+        return self._directory.trouble
+
+    def _heard(self, listing: Listing) -> None:
+        for worker in listing.workers:
+            if dispatchable(worker) and worker.registration.rank is not None:
+                self.last_seen[worker.registration.rank] = worker.registration
 
     def poll_interval_s(self, default: float) -> float:
         """The longest time between two polls of a worker that any agent stated."""
@@ -198,10 +290,10 @@ class Roster:
         try:
             while True:
                 fresh = self._clock.monotonic() - every_s / 2
-                for link in self.links() if not self._hurried else ():
-                    busy = link.address in asking and not asking[link.address].done()
+                for link in self.links():  # also in a hurry: an agent may have moved
+                    busy = self._hurried or (link.key in asking and not asking[link.key].done())
                     if not busy and (link.listing is None or link.listing.asked_at < fresh or link.trouble):
-                        asking[link.address] = asyncio.create_task(_quietly(link.list_workers(timeout_s)))
+                        asking[link.key] = asyncio.create_task(_quietly(link.list_workers(timeout_s)))
                 await self._clock.sleep(every_s)
         finally:
             for task in asking.values():
@@ -214,7 +306,7 @@ class Roster:
 async def ask_all(
     links: Iterable[AgentLink], question: Callable[[AgentLink], Awaitable[Answer]]
 ) -> dict[str, Answer | SameshotError]:
-    """Ask all at once; each answer, or the error instead of it, by address."""
+    """Ask all at once; each answer, or the error instead of it, by the link's key."""
 
     async def one(link: AgentLink) -> Answer | SameshotError:
         try:
@@ -224,7 +316,7 @@ async def ask_all(
 
     asked = list(links)
     answers = await asyncio.gather(*(one(link) for link in asked))
-    return {link.address: answer for link, answer in zip(asked, answers, strict=True)}
+    return {link.key: answer for link, answer in zip(asked, answers, strict=True)}
 
 
 async def ask_most(
@@ -267,7 +359,7 @@ async def ask_most(
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
     return {
-        link.address: task.result() for task, link in tasks.items() if not task.cancelled() and task.exception() is None
+        link.key: task.result() for task, link in tasks.items() if not task.cancelled() and task.exception() is None
     }
 
 

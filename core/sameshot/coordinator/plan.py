@@ -7,10 +7,11 @@ failed from the start with the reason why nobody covers it. A smaller set that l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from sameshot.coordinator.podwords import PodsSeen
 from sameshot.model import (
     Failure,
     FailureReason,
@@ -26,17 +27,19 @@ from sameshot.model import (
 
 # Registrations are written by training processes; a world beyond this is a mistake or an attack, never a job.
 MAX_WORLD_SIZE = 1 << 16
-MAX_WORDS = 3  # places where nobody registered that are told about
+MAX_WORDS = 3  # places where nobody registered, or pods that can't be captured, that are told about
 
 
 class Seen(msgspec.Struct, frozen=True):
     """What one agent said about the job's workers: now, or, where it is `silent` (why, in words), at an earlier time.
 
+    `agent` is what it is known by, in a cluster its node.
+
     `workers` is None when it never said anything. `unregistered` are its words about places of this job where nobody
     has registered.
     """
 
-    address: str
+    agent: str
     node: str = ""
     workers: tuple[Worker, ...] | None = None
     silent: str | None = None
@@ -47,7 +50,7 @@ class Planned(msgspec.Struct, frozen=True):
     """One target, and the agent that is responsible for it (None: nobody is)."""
 
     fact: TargetFact
-    address: str | None = None
+    agent: str | None = None
 
 
 class Frozen(msgspec.Struct, frozen=True):
@@ -84,15 +87,18 @@ def dispatchable(worker: Worker) -> bool:
     )
 
 
-def freeze(seen: Sequence[Seen]) -> Frozen:
-    """Close the set with what is known now."""
+def freeze(seen: Sequence[Seen], pods: PodsSeen | None = None, last_seen: Mapping[int, Registration] = {}) -> Frozen:
+    """Close the set with what is known now: what agents say, what is known about the job's pods (None: it has none),
+    and who was last seen as each rank at any earlier time."""
     answered = [(each, worker) for each in seen if each.silent is None for worker in each.workers or ()]
     earlier = [(each, worker) for each in seen if each.silent is not None for worker in each.workers or ()]
+    if pods is not None:  # what a silent agent said of a pod that has gone since is no debt of its node
+        earlier = [pair for pair in earlier if pods.runs(pair[1].registration.pod_uid)]
     usable = [(each, worker.registration) for each, worker in answered if dispatchable(worker)]
     owed = [(each, worker.registration) for each, worker in earlier if dispatchable(worker)]
     world_size = _latest_world_size(usable) or _latest_world_size(owed)
     if world_size is None:
-        nobody, words = _nobody(seen)
+        nobody, words = _nobody(seen, pods)
         return Frozen(message=words, nobody=nobody)
 
     remarks: list[str] = []
@@ -113,15 +119,21 @@ def freeze(seen: Sequence[Seen]) -> Frozen:
         [],
     )
     targets = [_covered(*covered[rank]) for rank in sorted(covered)]
-    unheard = [each for each in seen if each.silent is not None and each.workers is None]
-    why = _unregistered(seen)
+    lacks = _Lacks(
+        gone=gone,
+        last_seen={rank: each for rank, each in last_seen.items() if each.world_size == world_size},
+        pods=pods,
+        unheard=[each for each in seen if each.silent is not None and each.workers is None],
+        why=_few([words for each in seen for words in each.unregistered] + (pods.troubles if pods else [])),
+    )
     for rank in range(world_size):
         if rank in covered:
             continue
         if rank in lost:
             targets.append(_unreachable(*lost[rank]))
         else:
-            targets.append(_uncovered(rank, world_size, gone.get(rank), taken, unheard, why))
+            targets.append(_uncovered(rank, world_size, taken, lacks))
+            taken.add(targets[-1].fact.target_id)
     remarks += _disagreements(covered, usable, world_size)
     return Frozen(
         world_size=world_size,
@@ -173,44 +185,70 @@ def _one_per_rank(pairs: Iterable[_Pair], remarks: list[str]) -> dict[int, _Pair
 
 
 def _covered(seen: Seen, registration: Registration) -> Planned:
-    return Planned(TargetFact(registration.target_id, registration.identity), seen.address)
+    return Planned(TargetFact(registration.target_id, registration.identity), seen.agent)
 
 
 def _unreachable(seen: Seen, registration: Registration) -> Planned:
     detail = (
-        f"The agent of {seen.node or seen.address} does not answer ({seen.silent}), so rank {registration.rank} could "
+        f"The agent of {seen.node or seen.agent} does not answer ({seen.silent}), so rank {registration.rank} could "
         "not be asked; the identity is from its last answer."
     )
     return Planned(_failed(registration.target_id, registration.identity, FailureReason.AGENT_UNREACHABLE, detail))
 
 
-def _unregistered(seen: Sequence[Seen]) -> str:
-    """What the nodes say about places where nobody registered; empty: nothing."""
-    words = [each for one in seen for each in one.unregistered]
+class _Lacks(msgspec.Struct, frozen=True):
+    """All that may explain a rank that no live worker covers.
+
+    `gone`: registrations that their agents still know, of workers that can't be asked; `last_seen`: those that were
+    alive at an earlier look; `unheard`: nodes of which nothing was ever heard; `why`: words about places and pods.
+    """
+
+    gone: Mapping[int, _Pair]
+    last_seen: Mapping[int, Registration]
+    pods: PodsSeen | None
+    unheard: Sequence[Seen]
+    why: str
+
+    def about(self, registration: Registration) -> str:
+        """What became of its pod, as a sentence to be added; empty: nothing is seen from here."""
+        words = "" if self.pods is None else self.pods.about(registration.pod_uid, registration.pod)
+        return f" {words}" if words else ""
+
+
+def _few(words: Sequence[str]) -> str:
     more = f" … and {len(words) - MAX_WORDS} more like these." if len(words) > MAX_WORDS else ""
     return " ".join(words[:MAX_WORDS]) + more
 
 
-def _uncovered(
-    rank: int, world_size: int, gone: _Pair | None, taken: set[str], unheard: Sequence[Seen], why: str
-) -> Planned:
+def _uncovered(rank: int, world_size: int, taken: set[str], lacks: _Lacks) -> Planned:
     """A rank of the world that no live worker covers: what is known about it decides the reason."""
+    gone, before = lacks.gone.get(rank), lacks.last_seen.get(rank)
     if gone is not None and gone[1].target_id not in taken:
         registration = gone[1]
         what = "is exiting" if registration.phase is Phase.EXITING else "is not alive any more"
-        detail = f"Rank {rank} was registered by pid {registration.pid} on {registration.target_id}, but it {what}."
+        detail = (
+            f"Rank {rank} was registered by pid {registration.pid} on {registration.target_id}, but it {what}."
+            f"{lacks.about(registration)}"
+        )
         return Planned(_failed(registration.target_id, registration.identity, FailureReason.WORKER_EXITED, detail))
-    if unheard:
-        who = ", ".join(each.address for each in unheard[:5]) + (", …" if len(unheard) > 5 else "")
+    left = "" if before is None else f" It was last seen alive on {before.target_id}.{lacks.about(before)}"
+    if lacks.unheard:
+        who = "; ".join(f"{each.agent} ({each.silent})" for each in lacks.unheard[:5])
+        who += "; …" if len(lacks.unheard) > 5 else ""
         detail = (
             f"Rank {rank} of {world_size} is registered on no node that answers; it may be on one that never did: "
-            f"{who}."
+            f"{who}.{left}"
         )
         return Planned(_failed(f"rank/{rank}", Identity(rank=rank), FailureReason.AGENT_UNREACHABLE, detail))
+    if before is not None and gone is None and before.target_id not in taken:
+        detail = f"Rank {rank} of {world_size} is not registered any more.{left}"
+        return Planned(_failed(before.target_id, before.identity, FailureReason.WORKER_EXITED, detail))
     last = ""
     if gone is not None:
         last = f" now; it was last seen on {gone[1].target_id}, which has another rank since"
-    why = why or "Was its process armed, and has it imported torch?"
+    elif before is not None:
+        last = f" now; it was last seen on {before.target_id}, which has another rank since"
+    why = lacks.why or "Was its process armed, and has it imported torch?"
     detail = f"Rank {rank} of {world_size} never registered{last}. {why}"
     return Planned(_failed(f"rank/{rank}", Identity(rank=rank), FailureReason.NEVER_REGISTERED, detail))
 
@@ -245,19 +283,25 @@ def _disagreements(covered: dict[int, _Pair], usable: Sequence[_Pair], world_siz
     return remarks
 
 
-def _nobody(seen: Sequence[Seen]) -> tuple[Nobody, str]:
+def _nobody(seen: Sequence[Seen], pods: PodsSeen | None) -> tuple[Nobody, str]:
     """Why no worker can be asked, and the same in words. Of a node that is silent nothing is known, so nothing is
     claimed of the job either."""
     if not seen:
-        return Nobody.SILENT, "No node agent is known to this coordinator, so no worker can be either."
+        if pods is None:
+            return Nobody.SILENT, "No node agent is known to this coordinator, so no worker can be either."
+        if pods.all_ended:
+            return Nobody.ENDED, f"No pod of this job runs any more. {_few(pods.troubles)}"
+        words = _few(pods.troubles) or "There is no pod of it that has the label sameshot.dev/arm=enabled."
+        return Nobody.SILENT, f"No pod of this job is on a node yet. {words}"
     silent = [each for each in seen if each.silent is not None]
     if len(silent) == len(seen):
-        return Nobody.SILENT, f"None of {len(seen)} agents answers ({silent[0].address}: {silent[0].silent})."
-    also = f"; {len(silent)} agents do not answer" if silent else ""
+        return Nobody.SILENT, f"None of {len(seen)} agents answers ({silent[0].agent}: {silent[0].silent})."
+    also = f"; {len(silent)} agents do not answer ({silent[0].agent}: {silent[0].silent})" if silent else ""
     workers = [worker for each in seen for worker in each.workers or ()]
+    unregistered = _few([words for each in seen for words in each.unregistered] + (pods.troubles if pods else []))
     if not workers:
         words = f"No worker of this job is registered on any of {len(seen)} nodes{also}" + (
-            f". {why}" if (why := _unregistered(seen)) else ": was it armed and is it running?"
+            f". {unregistered}" if unregistered else ": was it armed and is it running?"
         )
         return Nobody.SILENT if silent else Nobody.NOT_ARMED, words
     note = next((worker.note for worker in workers if worker.note), "not alive, exiting, or without a rank yet")

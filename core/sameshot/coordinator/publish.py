@@ -72,7 +72,7 @@ class Publisher:
         None: the time was over before silence could mean anything, so nothing new is known.
         """
         began = self._clock.monotonic()
-        waiting = sorted(self._roster.links(), key=_most_recent)[:_TRIED_PER_ROUND]
+        waiting = sorted(self._roster.known(), key=_most_recent)[:_TRIED_PER_ROUND]
         asked: set[asyncio.Task[str]] = set()
         troubles = [] if waiting else ["no agent is known"]
         try:

@@ -123,18 +123,18 @@ class CoordinatorService(CoordinatorServicer):
         answer = pb.ListJobWorkersResponse()
         seen = []
         for link in links:
-            found = answers[link.address]
+            found = answers[link.key]
             silent = "" if isinstance(found, Listing) else str(found)
-            status = AgentStatus(link.address, link.node, link.answers, silent)
+            status = AgentStatus(link.address or link.key, link.node, link.answers, silent)
             to_proto(status, answer.agents.add())
             workers = link.listing.workers if link.listing else None
             unregistered = found.unregistered if isinstance(found, Listing) else ()
-            seen.append(Seen(link.address, link.node, workers, silent or None, unregistered))
+            seen.append(Seen(link.key, link.node, workers, silent or None, unregistered))
             for worker in workers or ():
                 if silent:
                     worker = msgspec.structs.replace(worker, alive=False, note="its agent does not answer")
                 to_proto(worker, answer.workers.add())
-        plan = freeze(seen)
+        plan = freeze(seen, self._book.roster.pods(), self._book.roster.last_seen)
         to_proto(self._config.job, answer.job)
         answer.generation = plan.generation
         if plan.world_size is not None:

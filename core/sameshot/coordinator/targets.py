@@ -22,7 +22,7 @@ class Track:
     """One target. `revision` is that of the set when the fact last changed."""
 
     fact: TargetFact
-    address: str | None
+    agent: str | None
     deadlines: Deadlines
     revision: int
 
@@ -36,35 +36,35 @@ class TargetSet:
 
     # ---- building the set
 
-    def propose(self, address: str, registrations: Iterable[Registration], deadlines: Deadlines) -> None:
+    def propose(self, agent: str, registrations: Iterable[Registration], deadlines: Deadlines) -> None:
         """These workers are about to be dispatched."""
-        mine = self._by_agent.setdefault(address, {})
+        mine = self._by_agent.setdefault(agent, {})
         for registration in registrations:
             fact = TargetFact(registration.target_id, registration.identity)
-            mine[fact.target_id] = Track(fact, address, deadlines, self._changed())
+            mine[fact.target_id] = Track(fact, agent, deadlines, self._changed())
             self._tracks.append(mine[fact.target_id])
 
     def close(self, planned: Iterable[Planned], deadlines: Deadlines) -> None:
         """From now on the set is exactly the plan's; what was observed meanwhile about its targets is kept."""
         tracks = []
         for each in planned:
-            known = self._by_agent.get(each.address or "", {}).get(each.fact.target_id)
+            known = self._by_agent.get(each.agent or "", {}).get(each.fact.target_id)
             if known is None or known.fact.identity.registration != each.fact.identity.registration:
-                known = Track(each.fact, each.address, deadlines, 0)
+                known = Track(each.fact, each.agent, deadlines, 0)
             known.revision = self._changed()
             tracks.append(known)
         self._tracks = sorted(tracks, key=lambda track: by_rank(track.fact))
         self._by_agent = {}
         for track in self._tracks:
-            if track.address is not None:
-                self._by_agent.setdefault(track.address, {})[track.fact.target_id] = track
+            if track.agent is not None:
+                self._by_agent.setdefault(track.agent, {})[track.fact.target_id] = track
         self.closed = True
 
     # ---- observing
 
-    def merge(self, address: str, facts: Iterable[TargetFact], capabilities: Capabilities, now: float) -> bool:
+    def merge(self, agent: str, facts: Iterable[TargetFact], capabilities: Capabilities, now: float) -> bool:
         """Take in what an agent says about its own targets; anything else it says is ignored. True: news."""
-        mine = self._by_agent.get(address, {})
+        mine = self._by_agent.get(agent, {})
         before = self.revision
         for seen in facts:
             if (track := mine.get(seen.target_id)) is not None:
@@ -82,16 +82,16 @@ class TargetSet:
         before = self.revision
         for track in self._tracks:
             if not track.fact.state.terminal:
-                contact = contacts.get(track.address or "", Contact())
+                contact = contacts.get(track.agent or "", Contact())
                 self._set(track, states.expire(track.fact, track.deadlines, contact, now), now)
         return self.revision != before
 
     def fail(
-        self, reason: FailureReason, detail: Callable[[TargetFact], str], now: float, *, address: str | None = None
+        self, reason: FailureReason, detail: Callable[[TargetFact], str], now: float, *, agent: str | None = None
     ) -> None:
         """Give up everything that is not terminal (of one agent, or of all)."""
         for track in self._tracks:
-            if address is None or track.address == address:
+            if agent is None or track.agent == agent:
                 self._set(track, states.fail(track.fact, reason, detail(track.fact)), now)
 
     # ---- asking
@@ -110,21 +110,21 @@ class TargetSet:
     def converged(self) -> bool:
         return self.closed and bool(self._tracks) and all(track.fact.state.terminal for track in self._tracks)
 
-    def open(self, address: str) -> list[TargetFact]:
+    def open(self, agent: str) -> list[TargetFact]:
         """Targets of one agent that are not terminal."""
-        tracks = self._by_agent.get(address, {}).values()
+        tracks = self._by_agent.get(agent, {}).values()
         return [track.fact for track in tracks if not track.fact.state.terminal]
 
-    def of(self, address: str) -> dict[str, TargetFact]:
-        return {target_id: track.fact for target_id, track in self._by_agent.get(address, {}).items()}
+    def of(self, agent: str) -> dict[str, TargetFact]:
+        return {target_id: track.fact for target_id, track in self._by_agent.get(agent, {}).items()}
 
-    def addresses(self) -> tuple[str, ...]:
+    def agents(self) -> tuple[str, ...]:
         """Agents that are responsible for a target."""
         return tuple(self._by_agent)
 
-    def holding_slot(self, *, but: Callable[[str], bool] = lambda address: False) -> int:
+    def holding_slot(self, *, but: Callable[[str], bool] = lambda agent: False) -> int:
         """Targets whose worker is still expected to record, not counting those of agents that `but` names."""
-        return sum(not states.frees_slot(track.fact) and not but(track.address or "") for track in self._tracks)
+        return sum(not states.frees_slot(track.fact) and not but(track.agent or "") for track in self._tracks)
 
     def _set(self, track: Track, fact: TargetFact, now: float) -> None:
         if fact is not track.fact and fact != track.fact:

@@ -27,7 +27,7 @@ class Withdrawal:
 
     def answered(self, link: AgentLink, answer: Facts | None) -> None:
         """What an agent said to the cancel, already merged; None: it did not answer."""
-        for fact in self._targets.of(link.address).values():
+        for fact in self._targets.of(link.key).values():
             if fact.target_id not in self._before or fact.state is TargetState.ARCHIVED:
                 continue
             if answer is None:

@@ -16,7 +16,7 @@ from sameshot.arm import labels
 from sameshot.kube.api import TROUBLES, Api, Change
 from sameshot.kube.follow import Follower
 from sameshot.kube.owners import Owners
-from sameshot.kube.pods import Pod, PodObject, pod_of
+from sameshot.kube.pods import Pod, PodObject, pod_of, unarmed_of
 from sameshot.model import JobRef
 
 log = logging.getLogger(__name__)
@@ -34,11 +34,21 @@ class Armed(msgspec.Struct, frozen=True):
 
 
 class PodList:
-    """The armed pods of one node, or of one namespace (None: of all). `known` is what to begin with."""
+    """The armed pods of one node, or of one namespace (None: of all). `known` is what to begin with.
+
+    `unarmed`: also those that have the label and were not armed, for whoever says why a rank is missing.
+    """
 
     def __init__(
-        self, api: Api, *, node: str | None = None, namespace: str | None = None, known: Iterable[Armed] = ()
+        self,
+        api: Api,
+        *,
+        node: str | None = None,
+        namespace: str | None = None,
+        known: Iterable[Armed] = (),
+        unarmed: bool = False,
     ) -> None:
+        self._unarmed = unarmed
         self._owners = Owners(api)
         self._node = node
         self._lock = threading.Lock()
@@ -69,6 +79,11 @@ class PodList:
         return self._follower.listed
 
     @property
+    def heard_at(self) -> float | None:
+        """When the server was last heard of (monotonic)."""
+        return self._follower.heard_at
+
+    @property
     def trouble(self) -> str:
         """Why the server does not tell what changes now; empty: it does."""
         return self._follower.trouble
@@ -96,7 +111,10 @@ class PodList:
 
     def _understood(self, raw: msgspec.Raw) -> Pod | None:
         try:
-            pod = pod_of(msgspec.json.decode(raw, type=PodObject))
+            found = msgspec.json.decode(raw, type=PodObject)
+            pod = pod_of(found)
+            if pod is None and self._unarmed:
+                pod = unarmed_of(found)
         except Exception as error:  # whatever its maker wrote into it: the others are served all the same
             log.warning("a pod was not understood why=%r", f"{type(error).__name__}: {error}"[:300])
             return None
@@ -139,4 +157,3 @@ class PodList:
                 with self._lock:
                     if self._armed.get(each.pod.uid) is each:
                         self._armed[each.pod.uid] = resolved
-

@@ -19,6 +19,7 @@ from sameshot.arm.values import NotArmable
 
 EPHEMERAL = "ephemeral-storage"
 MAX_LOCAL_WORLD = 4096
+MAX_WHY = 300  # characters of what the API says about a pod
 MOST_BYTES = 2**63 - 1  # as with the server's own quantities
 # A uid becomes a folder's name below the kubelet's root.
 _UID = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z-]{0,98}[0-9A-Za-z])?")
@@ -73,8 +74,20 @@ class _Running(msgspec.Struct, rename="camel"):
     started_at: str | None = None
 
 
+class _Waiting(msgspec.Struct):
+    reason: str = ""
+    message: str = ""
+
+
+class _Terminated(msgspec.Struct, rename="camel"):
+    reason: str = ""
+    exit_code: int = 0
+
+
 class _State(msgspec.Struct):
     running: _Running | None = None
+    waiting: _Waiting | None = None
+    terminated: _Terminated | None = None
 
 
 class _ContainerStatus(msgspec.Struct, rename="camel"):
@@ -83,8 +96,18 @@ class _ContainerStatus(msgspec.Struct, rename="camel"):
     restart_count: int = 0
 
 
-class _Status(msgspec.Struct, rename="camel"):
+class Condition(msgspec.Struct):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
+class Status(msgspec.Struct, rename="camel"):
     phase: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: list[Condition] | None = None
     container_statuses: list[_ContainerStatus] | None = None
 
 
@@ -99,7 +122,7 @@ class PodObject(msgspec.Struct):
 
     metadata: Metadata
     spec: _Spec
-    status: _Status = msgspec.field(default_factory=_Status)
+    status: Status = msgspec.field(default_factory=Status)
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -116,7 +139,8 @@ class Pod(msgspec.Struct, frozen=True):
 
     `container` is the one that arming chose, `local_world_size` the workers that it is to start, `started_at_s` (epoch)
     since when it runs; `limit_bytes` is what all of the pod may store on its node before it is evicted,
-    `volume_limit_bytes` what may be in the directory that traces are written to.
+    `volume_limit_bytes` what may be in the directory that traces are written to. `phase` is the API's, `why` says in
+    the API's own words why it is not (or no longer) running; empty: nothing was said.
     """
 
     namespace: str
@@ -132,6 +156,10 @@ class Pod(msgspec.Struct, frozen=True):
     restarts: int = 0
     limit_bytes: int | None = None
     volume_limit_bytes: int | None = None
+    phase: str = ""
+    deleting: bool = False
+    why: str = ""
+    armed: bool = True  # False: only its label asks for it (`unarmed_of`)
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
@@ -166,7 +194,53 @@ def pod_of(found: PodObject) -> Pod | None:
         restarts=0 if status is None else status.restart_count,
         limit_bytes=_limit(spec),
         volume_limit_bytes=_amount(volume.empty_dir.size_limit),
+        phase=found.status.phase,
+        deleting=meta.deletion_timestamp is not None,
+        why=why_of(found.status),
     )
+
+
+def unarmed_of(found: PodObject) -> Pod:
+    """A pod that `pod_of` says None of: what can be told of it all the same, to say why it can't be captured."""
+    meta = found.metadata
+    said = (meta.annotations or {}).get(labels.NOT_ARMED, "")
+    return Pod(
+        namespace=meta.namespace,
+        name=meta.name,
+        uid=meta.uid,
+        node=found.spec.node_name,
+        owner=controller_of(meta),
+        attempt=_attempt(meta.labels or {}),
+        ended=meta.deletion_timestamp is not None or found.status.phase in ("Succeeded", "Failed"),
+        phase=found.status.phase,
+        deleting=meta.deletion_timestamp is not None,
+        why=said[:MAX_WHY] or why_of(found.status),
+        armed=False,
+    )
+
+
+def why_of(status: Status) -> str:
+    """The API's own words, the most particular first: an eviction, a lack of room, an image that does not come."""
+    conditions = status.conditions or ()
+    for each in conditions:  # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/#pod-disruption-conditions
+        if each.type == "DisruptionTarget" and each.status == "True":
+            return _joined(status.reason or each.reason, status.message or each.message)
+    if status.reason or status.message:
+        return _joined(status.reason, status.message)
+    for each in conditions:
+        if each.type == "PodScheduled" and each.status == "False":
+            return _joined(each.reason, each.message)
+    for one in status.container_statuses or ():
+        if one.state is not None and one.state.waiting is not None and one.state.waiting.reason:
+            return _joined(one.state.waiting.reason, one.state.waiting.message)
+    for one in status.container_statuses or ():
+        if one.state is not None and (end := one.state.terminated) is not None and (end.reason or end.exit_code):
+            return _joined(end.reason, f"container {one.name} ended with {end.exit_code}")
+    return ""
+
+
+def _joined(reason: str, message: str) -> str:
+    return ": ".join(each for each in (reason, message.strip().rstrip(".")) if each)[:MAX_WHY]
 
 
 def controller_of(metadata: Metadata) -> Owner | None:
