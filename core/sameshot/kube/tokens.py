@@ -89,7 +89,7 @@ class RequestedToken:
         self._renew_at = now + RENEWED_AFTER * lasts_s
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
     expiration_seconds: int | None = None
 
 
