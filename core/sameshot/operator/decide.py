@@ -1,0 +1,242 @@
+"""What one attempt of a job needs now. Pure: the same world gives the same answer, however often it is asked.
+
+A coordinator that works on captures is never taken away: it is told to take no new ones (`Retire`), and goes when it
+says that nothing is unsettled. So whatever the operator forgot in a restart it finds out by asking again.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+
+import msgspec
+
+from sameshot.operator.config import Timings
+from sameshot.operator.objects import Kind
+
+
+class End(enum.Enum):
+    """What is known about the job's own object."""
+
+    UNKNOWN = enum.auto()  # not read yet, not readable, or of a kind that does not tell
+    RUNS = enum.auto()  # it is there and may start pods, also when it is suspended
+    ENDED = enum.auto()
+    GONE = enum.auto()  # there is no such object (any more)
+
+
+class Why(enum.IntEnum):
+    """Why a coordinator is to take no new captures; the numbers are sameshot.proto's."""
+
+    FINISHED = 1
+    SUPERSEDED = 2
+    REPLACED = 3
+
+
+class Coordinator(msgspec.Struct, frozen=True):
+    """The CaptureCoordinator. `retired_at` (epoch seconds) is since when its status says that it ends, and why."""
+
+    uid: str
+    deleting: bool = False
+    retired: Why | None = None
+    retired_at: float = math.inf
+
+
+class PodNow(msgspec.Struct, frozen=True):
+    """The coordinator's pod. `life`: of its process, as far as is known: pod and restarts. `runs`: its container does;
+    else it has no captures, and can't be asked."""
+
+    life: str
+    current: bool = True  # it is as it would be made now
+    runs: bool = False
+    ready: bool = False
+    ended: bool = False  # it will not run again
+    deleting: bool = False
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """What a coordinator last answered to Retire. `unsettled` None: it did not answer."""
+
+    life: str
+    why: Why
+    at: float
+    unsettled: int | None
+    times: int = 1  # how often it was asked in a row
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a decision is made from. Times are epoch seconds."""
+
+    alive: int = 0  # armed pods of this attempt that run or will
+    latest: bool = True  # no later attempt of the job is known
+    end: End = End.UNKNOWN
+    looked_at: float | None = None  # when the job's own object was last looked at, or tried to
+    looks: int = 0  # since the job had pods
+    tells: bool = True  # whether jobs of this kind ever tell that they have ended
+    coordinator: Coordinator | None = None
+    pod: PodNow | None = None
+    present: frozenset[Kind] = frozenset()  # without the pod, and without an account that another attempt needs
+    wrong: frozenset[Kind] = frozenset()  # missing, or not as they should be (the pod: its labels)
+    heard: Heard | None = None
+    alone_since: float | None = None  # since when there has been no CaptureCoordinator, but something of ours
+    gone_for_sure: bool = False  # the API server said that there is no CaptureCoordinator
+    deleted_at: float | None = None  # when a CaptureCoordinator of this attempt was last seen to go
+    deletions: int = 0
+    describe_at: float | None = None  # when the coordinator is to be asked how many workers there are
+
+
+class Do(enum.Enum):
+    LOOK = enum.auto()  # read the job's own object
+    MAKE_COORDINATOR = enum.auto()
+    KEEP = enum.auto()  # make or mend what is `wrong`
+    MAKE_POD = enum.auto()
+    DELETE_POD = enum.auto()  # the one that was seen, and no other
+    RETIRE = enum.auto()
+    DESCRIBE = enum.auto()
+    CONFIRM_GONE = enum.auto()  # ask for the CaptureCoordinator by name
+    REMOVE = enum.auto()  # the pod (as above) and all that is present
+
+
+class Step(msgspec.Struct, frozen=True):
+    do: Do
+    why: Why | None = None
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What to do now; when to look again although nothing has changed (epoch seconds; inf: never)."""
+
+    steps: tuple[Step, ...] = ()
+    again_at: float = math.inf
+
+
+NOTHING = Plan()
+
+
+def decide(world: World, now: float, timings: Timings) -> Plan:
+    if world.coordinator is not None:
+        if world.coordinator.deleting:
+            return NOTHING  # it is about to be gone, and that will be seen
+        if (why := closing(world)) is not None:
+            return _close(world, now, timings, why)
+        return _serve(world, now, timings)
+    wanted = world.alive > 0 and world.latest
+    if wanted and world.end is not End.GONE:
+        return _begin(world, now, timings)
+    plan = _clear(world, now, timings) if world.pod is not None or world.present else NOTHING
+    if wanted and not plan.steps:  # its pods live on without it: for a moment, or because it could not be seen
+        look = -math.inf if world.looked_at is None else world.looked_at + _pause_of_looks(world, timings)
+        if now >= look:
+            return Plan((Step(Do.LOOK),), plan.again_at)
+        return Plan(again_at=min(look, plan.again_at))
+    return plan
+
+
+def closing(world: World) -> Why | None:
+    """Why this attempt's coordinator is to go; None: it is not."""
+    if not world.latest:
+        return Why.SUPERSEDED
+    if world.end in (End.ENDED, End.GONE) and not world.alive:
+        return Why.FINISHED
+    return None
+
+
+def _begin(world: World, now: float, timings: Timings) -> Plan:
+    """The job's own object is read first: a CaptureCoordinator of a job that is not there would go at once."""
+    if world.deleted_at is not None:
+        again = world.deleted_at + _growing(timings.remake_s, world.deletions, timings.remake_longest_s)
+        if now < again:
+            return Plan(again_at=again)
+    if world.looked_at is None or (world.deleted_at is not None and world.looked_at <= world.deleted_at):
+        return Plan((Step(Do.LOOK),))
+    return Plan((Step(Do.MAKE_COORDINATOR),))
+
+
+def _serve(world: World, now: float, timings: Timings) -> Plan:
+    steps: list[Step] = []
+    again = math.inf
+    if world.wrong:
+        steps.append(Step(Do.KEEP))
+    pod = world.pod
+    if pod is None:
+        steps.append(Step(Do.MAKE_POD))
+    elif pod.ended and not pod.deleting:
+        steps.append(Step(Do.DELETE_POD))
+    elif not pod.deleting and (not pod.current or _retired_for_good(world, pod)):
+        settled, plan = _settled(world, pod, Why.REPLACED, now, timings, until=math.inf)
+        steps += [Step(Do.DELETE_POD)] if settled else plan.steps
+        again = min(again, plan.again_at)
+    elif pod.ready and not pod.deleting and world.describe_at is not None:
+        if now >= world.describe_at:
+            steps.append(Step(Do.DESCRIBE))
+        else:
+            again = min(again, world.describe_at)
+    if not world.alive and world.tells:
+        # A job without pods may have ended, or be suspended, or be about to start anew.
+        before = world.looked_at if world.looks else None
+        look = -math.inf if before is None else before + _pause_of_looks(world, timings)
+        if now >= look:
+            steps.append(Step(Do.LOOK))
+        else:
+            again = min(again, look)
+    return Plan(tuple(steps), again)
+
+
+def _retired_for_good(world: World, pod: PodNow) -> bool:
+    """It was told that its job had ended, or a later attempt ran, and now it is the job's after all."""
+    heard = world.heard
+    return heard is not None and heard.life == pod.life and heard.why is not Why.REPLACED
+
+
+def _close(world: World, now: float, timings: Timings, why: Why) -> Plan:
+    coordinator = world.coordinator
+    assert coordinator is not None
+    if world.pod is None:
+        return Plan((Step(Do.REMOVE),)) if world.present else NOTHING
+    since = coordinator.retired_at if coordinator.retired is why else now  # the status is about to say so
+    leaves = since + timings.grace_s
+    if world.pod.deleting:
+        return NOTHING
+    settled, plan = _settled(world, world.pod, why, now, timings, until=since + timings.patience_s)
+    if not settled:
+        return plan
+    return Plan((Step(Do.REMOVE),)) if now >= leaves else Plan(again_at=leaves)
+
+
+def _clear(world: World, now: float, timings: Timings) -> Plan:
+    """Something of ours without a CaptureCoordinator."""
+    since = now if world.alone_since is None else world.alone_since
+    if now < since + timings.settle_s:
+        return Plan(again_at=since + timings.settle_s)
+    if not world.gone_for_sure:
+        return Plan((Step(Do.CONFIRM_GONE),))
+    if world.pod is not None:
+        if world.pod.deleting and not world.present:
+            return NOTHING
+        settled, plan = _settled(world, world.pod, Why.FINISHED, now, timings, until=since + timings.orphan_s)
+        if not settled:
+            return plan
+    return Plan((Step(Do.REMOVE),))
+
+
+def _settled(world: World, pod: PodNow, why: Why, now: float, timings: Timings, *, until: float) -> tuple[bool, Plan]:
+    """Whether nothing would be lost with this pod; else what to do to find out. `until`: then it is not waited for."""
+    if pod.ended or not pod.runs or pod.deleting or now >= until:
+        return True, NOTHING
+    heard = world.heard
+    if heard is None or heard.life != pod.life or heard.why is not why:
+        return False, Plan((Step(Do.RETIRE, why),), min(until, now + timings.settling_longest_s))
+    if heard.unsettled == 0 and (why is not Why.REPLACED or now < heard.at + timings.settling_longest_s):
+        return True, NOTHING
+    # Being replaced is said again before the minute is over for which it holds.
+    again = heard.at + _growing(timings.ask_s, heard.times, timings.settling_longest_s)
+    if now >= again:
+        return False, Plan((Step(Do.RETIRE, why),), min(until, now + timings.settling_longest_s))
+    return False, Plan(again_at=min(until, again))
+
+
+def _pause_of_looks(world: World, timings: Timings) -> float:
+    return _growing(timings.end_s, world.looks, timings.end_longest_s)
+
+
+def _growing(first: float, times: int, longest: float) -> float:
+    """The pause after so many: first, twice that, four times, …"""
+    return min(first * 2.0 ** min(max(times - 1, 0), 40), longest)

@@ -1,0 +1,457 @@
+"""What the operator makes for one attempt of a job: the objects as they are to be. Pure.
+
+Everything but the CaptureCoordinator and the RoleBinding is in the coordinators' namespace, where owners of jobs can
+neither mint tokens nor look into pods. All of it has our labels, by which it is found again.
+"""
+
+from __future__ import annotations
+
+import base64
+import enum
+import hashlib
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from sameshot.arm import labels
+from sameshot.arm.values import Json, copied, inside
+from sameshot.coordinator.configfile import AGENT_TOKEN, FOLDER, ClusterConfig
+from sameshot.kube import names
+from sameshot.kube.api import ApiError
+from sameshot.kube.coordinators import Spec, path_of
+from sameshot.model import CapturePolicy, JobRef
+from sameshot.operator.authority import Pair
+from sameshot.operator.config import OperatorConfig
+from sameshot.operator.rights import COORDINATOR_ROLE
+
+USER = 8737
+TEMPLATE = f"{names.GROUP}/template"
+"""Annotation of a coordinator's pod: what it was made from."""
+NAME = "sameshot-coordinator"
+_ACCOUNT_FILES = "/var/run/secrets/kubernetes.io/serviceaccount"
+_TOKEN_LASTS_S = 3600
+_API_TOKEN_LASTS_S = 3607  # as the API server's own admission asks for
+_RBAC = "rbac.authorization.k8s.io"
+
+
+class Kind(enum.StrEnum):
+    """Of what belongs to an attempt, in the order in which it is made."""
+
+    ACCOUNT = "ServiceAccount"
+    BINDING = "RoleBinding"
+    SECRET = "Secret"
+    CONFIG = "ConfigMap"
+    SERVICE = "Service"
+    POD = "Pod"
+
+
+_PLURALS = {
+    Kind.ACCOUNT: ("/api/v1", "serviceaccounts"),
+    Kind.BINDING: (f"/apis/{_RBAC}/v1", "rolebindings"),
+    Kind.SECRET: ("/api/v1", "secrets"),
+    Kind.CONFIG: ("/api/v1", "configmaps"),
+    Kind.SERVICE: ("/api/v1", "services"),
+    Kind.POD: ("/api/v1", "pods"),
+}
+_FIXED = {Kind.BINDING: "roleRef", Kind.SECRET: "type"}
+"""What the API server lets nobody change: where it differs the object is made anew."""
+_WHOLE = (("data",), ("spec", "selector"))
+"""Maps in which nobody else has anything to add."""
+
+
+class Attempt(msgspec.Struct, frozen=True):
+    """Whose objects, and what goes into them besides the operator's own configuration."""
+
+    job: JobRef
+    series: str
+    policy: CapturePolicy
+    ca: bytes
+    port: int = names.COORDINATOR_PORT
+
+
+def path(kind: Kind, namespace: str, name: str | None = None) -> str:
+    root, plural = _PLURALS[kind]
+    which = "" if name is None else f"/{name}"
+    return f"{root}/namespaces/{namespace}/{plural}{which}"
+
+
+def name_of(kind: Kind, job: JobRef) -> str:
+    return names.account_of(job) if kind is Kind.ACCOUNT else names.coordinator_of(job)
+
+
+def place_of(kind: Kind, job: JobRef, config: OperatorConfig) -> str:
+    """In which namespace it is."""
+    return job.namespace if kind is Kind.BINDING else config.coordinators_namespace
+
+
+def host_of(job: JobRef, config: OperatorConfig) -> str:
+    return names.coordinator_host(job, config.coordinators_namespace)
+
+
+def capture_coordinator(job: JobRef, spec: Spec) -> Json:
+    """It belongs to its job, and goes with it; nobody waits for that."""
+    owner = spec.job
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "CaptureCoordinator",
+        "metadata": {
+            "name": names.coordinator_of(job),
+            "namespace": job.namespace,
+            "labels": _labels(job),
+            "ownerReferences": [
+                {
+                    "apiVersion": owner.api_version,
+                    "kind": owner.kind,
+                    "name": owner.name,
+                    "uid": owner.uid,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+        "spec": {
+            "job": msgspec.to_builtins(spec.job),
+            "series": spec.series,
+            "labels": dict(spec.labels),
+        },
+    }
+
+
+def account(job: JobRef, config: OperatorConfig) -> Json:
+    made = _object(Kind.ACCOUNT, job, config)
+    del made["metadata"]["labels"][names.ATTEMPT]  # all attempts have it
+    return {**made, "automountServiceAccountToken": False}
+
+
+def binding(job: JobRef, config: OperatorConfig, owner_uid: str) -> Json:
+    """In the job's namespace; it goes with the CaptureCoordinator, which owns it."""
+    made = _object(Kind.BINDING, job, config)
+    made["metadata"]["ownerReferences"] = [
+        {
+            "apiVersion": names.API_VERSION,
+            "kind": "CaptureCoordinator",
+            "name": names.coordinator_of(job),
+            "uid": owner_uid,
+            "blockOwnerDeletion": False,
+        }
+    ]
+    return {
+        **made,
+        "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": COORDINATOR_ROLE},
+        "subjects": [
+            {
+                "kind": "ServiceAccount",
+                "name": names.account_of(job),
+                "namespace": config.coordinators_namespace,
+            }
+        ],
+    }
+
+
+def secret(job: JobRef, config: OperatorConfig, leaf: Pair) -> Json:
+    """The coordinator's certificate."""
+    return {**_object(Kind.SECRET, job, config), "type": "kubernetes.io/tls", "data": tls_data(leaf)}
+
+
+def tls_data(leaf: Pair) -> dict[str, str]:
+    return {"tls.crt": encoded(leaf.certificate), "tls.key": encoded(leaf.key)}
+
+
+def pair_in(thing: Json) -> Pair:
+    """The certificate in a Secret; empty where there is none."""
+    data = decoded(thing)
+    return Pair(data.get("tls.crt", b""), data.get("tls.key", b""))
+
+
+def encoded(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def decoded(thing: Json) -> dict[str, bytes]:
+    """The data of a Secret; what is no base64 is left out."""
+    found = {}
+    for key, value in inside(thing, "data").items():
+        try:
+            found[key] = base64.b64decode(value, validate=True)
+        except (ValueError, TypeError):
+            continue
+    return found
+
+
+def config_map(attempt: Attempt, config: OperatorConfig) -> Json:
+    """The coordinator's files but for its certificate. Raises UsageError for a job that can't be served."""
+    return {
+        **_object(Kind.CONFIG, attempt.job, config),
+        "data": {
+            "config.json": _pretty(cluster_config(attempt, config)),
+            "policy.json": _pretty(attempt.policy),
+            "ca.crt": attempt.ca.decode(),
+        },
+    }
+
+
+def cluster_config(attempt: Attempt, config: OperatorConfig) -> ClusterConfig:
+    return ClusterConfig(
+        job=attempt.job,
+        archive=config.archive,
+        series=attempt.series,
+        listen=f"0.0.0.0:{attempt.port}",
+        operator=names.username_of(config.system_namespace, config.account),
+        metrics=config.coordinator_metrics,
+        agents_namespace=config.agents_namespace,
+        api_server=config.coordinators_api_server or config.api_server,
+    )
+
+
+def service(attempt: Attempt, config: OperatorConfig) -> Json:
+    job = attempt.job
+    return {
+        **_object(Kind.SERVICE, job, config),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": _selector(job),
+            "ports": [
+                {
+                    "name": "grpc",
+                    "protocol": "TCP",
+                    "port": names.COORDINATOR_PORT,
+                    "targetPort": attempt.port,
+                }
+            ],
+        },
+    }
+
+
+def pod(attempt: Attempt, config: OperatorConfig) -> Json:
+    """It passes the restricted Pod Security Standard. What it is made from stands in an annotation."""
+    job, port = attempt.job, attempt.port
+    name = names.coordinator_of(job)
+    archives = ("sameshot-archive", f"sameshot-archive-{job.namespace}")
+    container: Json = {
+        "name": "coordinator",
+        "image": config.image,
+        "args": ["coordinator", "--config", f"{FOLDER}/config.json"],
+        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
+        "envFrom": [{"secretRef": {"name": each, "optional": True}} for each in archives],
+        "ports": [{"name": "grpc", "containerPort": port, "protocol": "TCP"}],
+        "startupProbe": _probe(port, period_s=1, failures=60),
+        "readinessProbe": _probe(port, period_s=5, failures=2),
+        "livenessProbe": _probe(port, period_s=20, failures=6),
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "resources": {
+            "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "16Mi"},
+            "limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "256Mi"},
+        },
+        "volumeMounts": [
+            {"name": "config", "mountPath": str(FOLDER), "readOnly": True},
+            {"name": "agent-token", "mountPath": str(AGENT_TOKEN.parent), "readOnly": True},
+            {"name": "api-token", "mountPath": _ACCOUNT_FILES, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
+    }
+    if config.host_network:
+        container["ports"][0]["hostPort"] = port
+    spec: Json = {
+        "serviceAccountName": names.account_of(job),
+        "automountServiceAccountToken": False,  # by projection below, with the one for agents
+        "enableServiceLinks": False,
+        "restartPolicy": "Always",
+        "terminationGracePeriodSeconds": 30,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [container],
+        "volumes": [
+            {"name": "config", "projected": {"defaultMode": 0o440, "sources": _files(name)}},
+            {
+                "name": "agent-token",
+                "projected": {
+                    "defaultMode": 0o440,
+                    "sources": [
+                        {
+                            "serviceAccountToken": {
+                                "audience": names.AGENT_AUDIENCE,
+                                "expirationSeconds": _TOKEN_LASTS_S,
+                                "path": AGENT_TOKEN.name,
+                            }
+                        }
+                    ],
+                },
+            },
+            {"name": "api-token", "projected": {"defaultMode": 0o440, "sources": _api_files()}},
+            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+        ],
+    }
+    if config.host_network:
+        spec["hostNetwork"] = True
+        spec["dnsPolicy"] = "ClusterFirstWithHostNet"
+    if config.pull_secrets:
+        spec["imagePullSecrets"] = [{"name": each} for each in config.pull_secrets]
+    made = _object(Kind.POD, job, config)
+    made["metadata"]["annotations"] |= {
+        TEMPLATE: _digest(spec, cluster_config(attempt, config)),
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",  # captures in its memory would be lost
+    }
+    return {**made, "spec": spec}
+
+
+def is_current(have: Json, want: Json) -> bool:
+    """Whether a pod is the one that would be made now; also not, when somebody changed its image."""
+
+    def made_from(thing: Json) -> object:
+        return inside(thing, "metadata", "annotations").get(TEMPLATE)
+
+    def image(thing: Json) -> object:
+        containers = inside(thing, "spec").get("containers") or [{}]
+        return containers[0].get("image")
+
+    return made_from(have) == made_from(want) and image(have) == image(want)
+
+
+def differs(want: Any, have: Any) -> bool:
+    """Whether something of what we want is otherwise; what the API server and others added does not count."""
+    if isinstance(want, dict):
+        return not isinstance(have, dict) or any(differs(value, have.get(key)) for key, value in want.items())
+    if isinstance(want, list):
+        return (
+            not isinstance(have, list)
+            or len(want) != len(have)
+            or any(differs(one, other) for one, other in zip(want, have, strict=True))
+        )
+    return bool(want != have)
+
+
+def to_mend(kind: Kind, want: Json, have: Json) -> Json | None:
+    """A merge patch that makes `have` what we want; None: it is. `{}`: it can't be changed and is to be made anew."""
+    fixed = _FIXED.get(kind)
+    if fixed is not None and differs(want[fixed], have.get(fixed)):
+        return {}
+    if kind is Kind.POD:  # all but labels is the template's, and a pod is replaced for that
+        want = {"metadata": {"labels": want["metadata"]["labels"]}}
+    strange = {where: set(inside(have, *where)) - set(inside(want, *where)) for where in _WHOLE if inside(want, *where)}
+    if not any(strange.values()) and not differs(want, have):
+        return None
+    patch: Json = copied({key: value for key, value in want.items() if key not in ("apiVersion", "kind", fixed)})
+    for where, keys in strange.items():
+        holder = patch
+        for each in where:
+            holder = holder[each]
+        holder.update(dict.fromkeys(keys))
+    return patch
+
+
+def job_of(thing: Json) -> tuple[str, str, int | None] | None:
+    """(the job's namespace, its uid, attempt; None: of all attempts) by the labels; None: not ours."""
+    marks = inside(thing, "metadata", "labels")
+    namespace, uid, attempt = (marks.get(key, "") for key in (names.JOB_NAMESPACE, names.JOB_UID, names.ATTEMPT))
+    if not all(isinstance(each, str) for each in (namespace, uid, attempt)) or not namespace or not uid:
+        return None
+    if attempt and not (attempt.isdecimal() and attempt.isascii() and len(attempt) < 9):
+        return None
+    return namespace, uid, int(attempt) if attempt else None
+
+
+def port_of(job: JobRef, config: OperatorConfig, have: Json | None, taken: Iterable[int]) -> int:
+    """The coordinator's port: the one that its Service leads to, else a stable one that no other coordinator has."""
+    if not config.host_network:
+        return names.COORDINATOR_PORT
+    first, count = names.COORDINATOR_PORT + 1000, max(config.ports, 1)
+    ports = inside(have or {}, "spec").get("ports")
+    now = ports[0].get("targetPort") if isinstance(ports, list) and ports and isinstance(ports[0], dict) else None
+    if isinstance(now, int) and first <= now < first + count:
+        return now
+    used = set(taken)
+    at = int.from_bytes(hashlib.sha256(names.coordinator_of(job).encode()).digest()[:8], "big") % count
+    return next((first + (at + i) % count for i in range(count) if first + (at + i) % count not in used), first + at)
+
+
+def refused(error: ApiError) -> str:
+    """A reason for a condition: what the API server's answer means."""
+    reasons = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Gone", 422: "Invalid"}
+    return reasons.get(error.status, "TooManyRequests" if error.status == 429 else "Refused")
+
+
+def coordinator_path(job: JobRef, *, status: bool = False) -> str:
+    return path_of(job.namespace, names.coordinator_of(job), status=status)
+
+
+def _object(kind: Kind, job: JobRef, config: OperatorConfig) -> Json:
+    return {
+        "apiVersion": "v1" if kind is not Kind.BINDING else f"{_RBAC}/v1",
+        "kind": kind.value,
+        "metadata": {
+            "name": name_of(kind, job),
+            "namespace": place_of(kind, job, config),
+            "labels": _labels(job),
+            "annotations": {names.JOB_NAME: job.name},
+        },
+    }
+
+
+def _labels(job: JobRef) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": NAME,
+        "app.kubernetes.io/part-of": "sameshot",
+        **names.MANAGED,
+        labels.ARM_LABEL: labels.DISABLED,
+        names.JOB_NAMESPACE: job.namespace,
+        names.JOB_UID: job.uid,
+        names.ATTEMPT: str(job.attempt),
+    }
+
+
+def _selector(job: JobRef) -> dict[str, str]:
+    return {
+        "app.kubernetes.io/name": NAME,
+        names.JOB_NAMESPACE: job.namespace,
+        names.JOB_UID: job.uid,
+        names.ATTEMPT: str(job.attempt),
+    }
+
+
+def _probe(port: int, *, period_s: int, failures: int) -> Json:
+    """The port opens once it serves."""
+    return {"tcpSocket": {"port": port}, "periodSeconds": period_s, "timeoutSeconds": 3, "failureThreshold": failures}
+
+
+def _files(name: str) -> list[Json]:
+    keys = ("config.json", "policy.json", "ca.crt")
+    return [
+        {"configMap": {"name": name, "items": [{"key": key, "path": key} for key in keys]}},
+        {"secret": {"name": name, "items": [{"key": key, "path": f"tls/{key}"} for key in ("tls.crt", "tls.key")]}},
+    ]
+
+
+def _api_files() -> list[Json]:
+    return [
+        {"serviceAccountToken": {"expirationSeconds": _API_TOKEN_LASTS_S, "path": "token"}},
+        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {
+            "downwardAPI": {
+                "items": [
+                    {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}},
+                ]
+            }
+        },
+    ]
+
+
+def _pretty(value: msgspec.Struct) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+
+
+def _digest(*parts: Any) -> str:
+    whole = b"\0".join(msgspec.json.encode(each, order="deterministic") for each in parts)
+    return hashlib.sha256(whole).hexdigest()[:16]

@@ -1,0 +1,95 @@
+"""The objects as they were last seen: by watching, by listing, and in answers to our own writes.
+
+These three overtake each other, so a younger version is never replaced by an older one, and a list (which may have been
+made before what watching told meanwhile) only touches what nobody has touched since it began. Only used in the event
+loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from sameshot.arm.values import Json, inside
+from sameshot.operator.sources import Source
+
+Place = tuple[str, str]
+"""Namespace (empty: none) and name."""
+
+
+def place_of(thing: Json) -> Place:
+    metadata = inside(thing, "metadata")
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or "")
+
+
+class Seen:
+    """`changed` is told each change: the source, the object before (None: there was none), and after."""
+
+    def __init__(self, changed: Callable[[Source, Json | None, Json | None], None]) -> None:
+        self._changed = changed
+        self._things: dict[Source, dict[Place, Json]] = {source: {} for source in Source}
+        self._touched: dict[tuple[Source, Place], int] = {}  # also of what is gone, while a list is under way
+        self._count = 0
+        self._lists = 0
+
+    def get(self, source: Source, namespace: str, name: str) -> Json | None:
+        return self._things[source].get((namespace, name))
+
+    def all(self, source: Source) -> Iterator[Json]:
+        yield from self._things[source].values()
+
+    def count(self, source: Source) -> int:
+        return len(self._things[source])
+
+    def put(self, source: Source, thing: Json) -> None:
+        place = place_of(thing)
+        before = self._things[source].get(place)
+        if before is not None and _older(thing, before):
+            return
+        self._touch(source, place)
+        self._things[source][place] = thing
+        if before is None or before != thing:
+            self._changed(source, before, thing)
+
+    def drop(self, source: Source, place: Place, uid: str | None = None) -> None:
+        """It is gone; with `uid`: only where this very object is the one that was seen."""
+        before = self._things[source].get(place)
+        if before is None or (uid is not None and inside(before, "metadata").get("uid") != uid):
+            return
+        self._touch(source, place)
+        del self._things[source][place]
+        self._changed(source, before, None)
+
+    def begin(self) -> int:
+        """A list is about to be asked for; the mark is for `listed`."""
+        self._lists += 1
+        return self._count
+
+    def listed(self, source: Source, things: Iterable[Json] | None, mark: int) -> None:
+        """All there is of a source, as a list that began at that mark says; None: it failed, nothing is known."""
+        self._lists -= 1
+        found = None if things is None else {place_of(each): each for each in things}
+        if found is not None:
+            for place, thing in found.items():
+                if self._touched.get((source, place), 0) <= mark:
+                    self.put(source, thing)
+            for place in [each for each in self._things[source] if each not in found]:
+                if self._touched.get((source, place), 0) <= mark:
+                    self.drop(source, place)
+        if not self._lists:
+            self._touched.clear()
+            self._count = 0
+
+    def _touch(self, source: Source, place: Place) -> None:
+        if self._lists:
+            self._count += 1
+            self._touched[source, place] = self._count
+
+
+def _older(thing: Json, than: Json) -> bool:
+    """Whether this is an earlier version of the same object. Versions are counted up in one etcd.
+    (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions)"""
+    new, old = inside(thing, "metadata"), inside(than, "metadata")
+    if new.get("uid") != old.get("uid"):
+        return False
+    one, other = str(new.get("resourceVersion")), str(old.get("resourceVersion"))
+    return one.isdecimal() and other.isdecimal() and int(one) < int(other)
