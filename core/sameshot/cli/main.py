@@ -34,6 +34,7 @@ COMMANDS = {
     "history": "history",
     "step": "step",
     "rights": "rights",
+    "status": "status",
     "doctor": "doctor",
     "demo": "demo",
     "agent": "services",

@@ -26,7 +26,7 @@ from sameshot.errors import UsageError
 if TYPE_CHECKING:  # the client brings grpc: whoever only asks for help does not pay for it
     from sameshot.client import Client
     from sameshot.client.cluster import KubeAddress
-    from sameshot.kube.api import Api
+    from sameshot.client.cluster.access import Api
 
 ADDRESS_ENV, NAMESPACE_ENV = "SAMESHOT_ADDRESS", "SAMESHOT_NAMESPACE"
 WAIT_FOR = "60s"
@@ -51,6 +51,7 @@ NamespaceOption = Annotated[
         show_default=False,
     ),
 ]
+AllNamespacesOption = Annotated[bool, typer.Option("--all-namespaces", "-A", help="Of all namespaces.")]
 ContextOption = Annotated[
     str | None, typer.Option("--context", help="The cluster: a context of the kubeconfig.", show_default=False)
 ]
@@ -211,36 +212,28 @@ def dial(where: Where) -> Client:
 
 
 def api_of(context: str | None, kubeconfig: Path | None) -> Api:
-    """The cluster's API as these options, else kubectl's own settings, else the pod's account say."""
-    from sameshot.kube.api import KubeApi
+    """The cluster's API as these options, else the pod's account, else kubectl's own settings say."""
+    from sameshot.client.cluster.access import open_access
 
-    return KubeApi.in_cluster(part="client")
+    return open_access(_way(context, kubeconfig)).api
 
 
 def own_namespace(context: str | None, kubeconfig: Path | None) -> str:
-    """The namespace that kubectl would use with these. Raises UsageError where there is no such context."""
-    from sameshot.kube.api import ACCOUNT
+    """The namespace that kubectl would use with these. Raises UsageError where nothing tells one."""
+    from sameshot.client.cluster.access import is_pod, open_access
 
-    files = [kubeconfig] if kubeconfig is not None else [Path(each) for each in _kubeconfigs()]
-    mine = ACCOUNT / "namespace"
-    if context is None and kubeconfig is None and not any(each.exists() for each in files) and mine.exists():
-        return mine.read_text().strip()
-    from kubernetes.config import ConfigException, list_kube_config_contexts
+    if context is None and kubeconfig is None and is_pod() and (account := open_access(_way(None, None)).account):
+        return account[0]
+    from sameshot.client.cluster import kubeconfig as files
 
-    try:
-        contexts, current = list_kube_config_contexts(None if kubeconfig is None else str(kubeconfig))
-    except ConfigException as error:
-        raise UsageError(f"The kubeconfig can't be used: {error}. Name one with --kubeconfig.") from None
-    chosen = current if context is None else next((each for each in contexts if each["name"] == context), None)
-    if chosen is None:
-        known = ", ".join(sorted(each["name"] for each in contexts))
-        raise UsageError(f"The kubeconfig has no context {context!r}; it has {known or 'none'}.")
-    return str(chosen["context"].get("namespace") or "default")
+    return files.own_namespace(context, None if kubeconfig is None else str(kubeconfig.expanduser()))
 
 
-def _kubeconfigs() -> list[str]:
-    said = [each for each in os.environ.get("KUBECONFIG", "").split(os.pathsep) if each]
-    return said or [str(Path.home() / ".kube" / "config")]
+def _way(context: str | None, kubeconfig: Path | None) -> KubeAddress:
+    from sameshot.client.cluster import KubeAddress
+
+    path = None if kubeconfig is None else str(kubeconfig.expanduser())
+    return KubeAddress(namespace="default", context=context, kubeconfig=path)
 
 
 def _option(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from sameshot.client.cluster.access import Api
 from sameshot.errors import Denied, SameshotError, TryAgain, Unreachable, UsageError
-from sameshot.kube.api import TROUBLES, Api, ApiError
+from sameshot.kube.api import TROUBLES, ApiError
 from sameshot.steps.on_cluster.build import CONTAINER, AnalysisJob, job_of
 from sameshot.steps.on_cluster.standing import (
     EventSeen,

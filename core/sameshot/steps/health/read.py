@@ -1,0 +1,262 @@
+"""Reads what `rules` judges. Whatever the caller may not read is named and left out: a person with rights in one
+namespace still learns what is wrong there."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+import sameshot
+from sameshot.arm import labels
+from sameshot.arm.hookmap import hook_digest
+from sameshot.client.cluster.access import Api
+from sameshot.errors import Denied, Unreachable
+from sameshot.kube import coordinators, names
+from sameshot.kube.api import TROUBLES, ApiError
+from sameshot.kube.coordinators import CaptureCoordinator
+from sameshot.kube.owners import Owners
+from sameshot.kube.pods import PodObject, Status, pod_of, why_of
+from sameshot.operator.policies import effective
+from sameshot.steps.health.seen import (
+    Hook,
+    Seen,
+    SeenAgent,
+    SeenNamespace,
+    SeenOperator,
+    SeenPod,
+    Unread,
+)
+
+OPERATOR_SELECTOR = "app.kubernetes.io/name=sameshot-operator"
+HOOK_DIGEST = f"{labels.DOMAIN}/hook"
+
+T = TypeVar("T")
+
+
+def look(
+    api: Api,
+    namespace: str | None,
+    *,
+    job: str | None = None,
+    agents_namespace: str = names.AGENTS_NAMESPACE,
+    system_namespace: str = names.SYSTEM_NAMESPACE,
+) -> Seen:
+    """`namespace` None: all of them; `job`: only pods and coordinators of jobs of that name.
+
+    Raises Denied where pods of the namespace may not be listed, Unreachable where the server does not answer.
+    """
+    try:
+        return _Look(api).look(namespace, job, agents_namespace, system_namespace)
+    except ApiError as error:
+        if error.status in (401, 403):
+            where = "of all namespaces; name one with -n" if namespace is None else f"in namespace {namespace}"
+            raise Denied(f"You may not list pods {where} ({_short(error)}).") from None
+        raise Unreachable(f"The API server does not answer as it should: {error}.") from None
+    except TROUBLES as error:
+        raise Unreachable(f"The API server does not answer: {error}.") from None
+
+
+class _Look:
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._unread: list[Unread] = []
+
+        self._now = datetime.datetime.now(datetime.UTC)
+
+    def look(self, namespace: str | None, job: str | None, agents_namespace: str, system_namespace: str) -> Seen:
+        pods = [pod for pod in self._pods(namespace) if job is None or (pod.job is not None and pod.job.name == job)]
+        found, installed = self._coordinators(namespace)
+        if job is not None:
+            found = [each for each in found if each[0].spec.job.name == job]
+        where = {each.namespace for each in pods} | {each.metadata.namespace for each, _ in found}
+        if namespace is not None:
+            where.add(namespace)
+        return Seen(
+            namespace=namespace,
+            installed=installed,
+            pods=tuple(pods),
+            coordinators=tuple(found),
+            namespaces=tuple(self._namespaces(sorted(where), hooks={each.namespace for each in pods})),
+            agents=self._agents(agents_namespace),
+            operators=self._operators(system_namespace),
+            unread=tuple(self._unread),
+            version=sameshot.__version__,
+        )
+
+    def _pods(self, namespace: str | None) -> Iterator[SeenPod]:
+        owners = Owners(cast("Any", self._api))  # it only reads
+        path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
+        for raw in self._list(path, {"labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}"}):
+            try:
+                whole, found = msgspec.json.decode(raw, type=PodObject), msgspec.json.decode(raw, type=_Pod)
+                pod = pod_of(whole)
+            except (msgspec.MsgspecError, ValueError):
+                continue  # no API server gives such a pod
+            whose = None if pod is None else owners.job_of(pod).job
+            meta = found.metadata
+            yield SeenPod(
+                namespace=meta.namespace,
+                name=meta.name,
+                age_s=self._age(meta.creation_timestamp),
+                node=found.spec.node_name or "",
+                phase=found.status.phase,
+                ended=meta.deletion_timestamp is not None or found.status.phase in ("Succeeded", "Failed"),
+                armed=pod is not None,
+                not_armed=(meta.annotations or {}).get(labels.NOT_ARMED, ""),
+                job=whose,
+                local_world_size=None if pod is None else pod.local_world_size,
+                why=why_of(whole.status),
+            )
+
+    def _coordinators(self, namespace: str | None) -> tuple[list[tuple[CaptureCoordinator, float]], bool]:
+        def read() -> list[tuple[CaptureCoordinator, float]]:
+            found = []
+            for raw in self._list(coordinators.path_of(namespace)):
+                one = msgspec.json.decode(raw, type=CaptureCoordinator)
+                found.append((one, self._age(one.metadata.creation_timestamp)))
+            return found
+
+        try:
+            return self._allowed("CaptureCoordinators", read, []), True
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return [], False
+
+    def _namespaces(self, found: Iterable[str], hooks: set[str]) -> Iterator[SeenNamespace]:
+        none: list[Any] = []
+        cluster = self._allowed("the cluster's policy", lambda: self._plain(_policies(None)), none)
+        for name in found:
+            own = self._allowed(f"policies in namespace {name}", partial(self._plain, _policies(name)), none)
+            policy = effective(cluster, own)
+            labelled = self._allowed(f"namespace {name}", partial(self._labelled, name), None)
+            hook = self._allowed(f"ConfigMaps in namespace {name}", partial(self._hook, name), None)
+            yield SeenNamespace(
+                name=name,
+                labelled=labelled,
+                hook=hook if name in hooks or labelled else None,
+                policy=policy.policy,
+                policy_problems=policy.problems,
+            )
+
+    def _hook(self, namespace: str) -> Hook:
+        try:
+            data = self._api.get(f"/api/v1/namespaces/{namespace}/configmaps/{labels.HOOK_CONFIGMAP}")
+        except ApiError as error:
+            if error.status == 404:
+                return Hook.MISSING
+            raise
+        return hook_of(msgspec.json.decode(data))
+
+    def _agents(self, namespace: str) -> tuple[SeenAgent, ...] | None:
+        def read() -> tuple[SeenAgent, ...]:
+            found = self._pods_of(namespace, names.AGENT_SELECTOR)
+            return tuple(SeenAgent(each.metadata.name, each.spec.node_name or "", *_ready(each)) for each in found)
+
+        return self._allowed(f"agents (pods in namespace {namespace})", read, None)
+
+    def _operators(self, namespace: str) -> tuple[SeenOperator, ...] | None:
+        def read() -> tuple[SeenOperator, ...]:
+            found = self._pods_of(namespace, OPERATOR_SELECTOR)
+            return tuple(SeenOperator(each.metadata.name, *_ready(each)) for each in found)
+
+        return self._allowed(f"the operator (pods in namespace {namespace})", read, None)
+
+    # --- how it is read ---------------------------------------------------------------------------------------
+
+    def _allowed(self, what: str, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except ApiError as error:
+            if error.status not in (401, 403):
+                raise
+            self._unread.append(Unread(what, _short(error)))
+            return otherwise
+
+    def _list(self, path: str, query: Mapping[str, str] = {}) -> Iterator[msgspec.Raw]:
+        for page in self._api.list(path, query):
+            yield from page.items
+
+    def _plain(self, path: str) -> list[Any]:
+        try:
+            return [msgspec.json.decode(raw) for raw in self._list(path)]
+        except ApiError as error:
+            if error.status == 404:
+                return []
+            raise
+
+    def _labelled(self, namespace: str) -> bool | None:
+        found = msgspec.json.decode(self._api.get(f"/api/v1/namespaces/{namespace}"), type=_Labelled)
+        return (found.metadata.labels or {}).get(labels.ARM_LABEL) == labels.ENABLED
+
+    def _pods_of(self, namespace: str, selector: str) -> list[_Pod]:
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        found = [msgspec.json.decode(raw, type=_Pod) for raw in self._list(path, {"labelSelector": selector})]
+        return [each for each in found if each.metadata.deletion_timestamp is None]
+
+    def _age(self, stamp: str) -> float:
+        try:
+            return max((self._now - datetime.datetime.fromisoformat(stamp)).total_seconds(), 0.0)
+        except (ValueError, TypeError):
+            return 0.0
+
+
+def hook_of(thing: Mapping[str, Any]) -> Hook:
+    """Which hook a ConfigMap of its name holds. Pure."""
+    metadata, data = thing.get("metadata"), thing.get("data")
+    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
+    said = annotations.get(HOOK_DIGEST) if isinstance(annotations, dict) else None
+    if not isinstance(said, str):
+        return Hook.FOREIGN
+    whole = hashlib.sha256()
+    for name, text in sorted(data.items()) if isinstance(data, dict) else ():
+        whole.update(f"{name}\0{text}\0".encode())
+    if whole.hexdigest()[:16] != said:
+        return Hook.EDITED
+    return Hook.CURRENT if said == hook_digest() else Hook.OTHER_VERSION
+
+
+def _policies(namespace: str | None) -> str:
+    if namespace is None:
+        return f"/apis/{names.API_VERSION}/{names.CLUSTER_POLICIES}"
+    return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.POLICIES}"
+
+
+def _ready(pod: _Pod) -> tuple[bool, str]:
+    ready = any(each.type == "Ready" and each.status == "True" for each in pod.status.conditions or ())
+    return ready, "" if ready else why_of(pod.status)
+
+
+def _short(error: ApiError) -> str:
+    return f"{error.status}" if len(str(error)) > 200 else str(error)
+
+
+class _Meta(msgspec.Struct, rename="camel"):
+    name: str
+    namespace: str = ""
+    annotations: dict[str, str] | None = None
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+
+
+class _Spec(msgspec.Struct, rename="camel"):
+    node_name: str | None = None
+
+
+class _Pod(msgspec.Struct):
+    metadata: _Meta
+    spec: _Spec
+    status: Status = msgspec.field(default_factory=Status)
+
+
+class _Labels(msgspec.Struct):
+    labels: dict[str, str] | None = None
+
+
+class _Labelled(msgspec.Struct):
+    metadata: _Labels
