@@ -57,6 +57,11 @@ class PodDirs:
         mine = [armed.pod.uid for armed in self._pods.armed() if armed.job == job and not armed.pod.ended]
         return [words for uid in mine if (words := self._silent.get(uid)) is not None]
 
+    @property
+    def heard_at(self) -> float | None:
+        """When the API server was last heard of (monotonic); None: not yet."""
+        return self._pods.heard_at
+
     async def start(self) -> None:
         """Begin to follow the API server; where it does not answer, with what was known the last time."""
         if not await asyncio.to_thread(self._pods.start, FIRST_LIST_WITHIN_S):
