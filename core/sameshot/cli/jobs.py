@@ -1,33 +1,54 @@
-"""`jobs` and `workers`: what runs here, and who is registered."""
+"""`jobs` and `workers`: what runs here or in a cluster, and who is registered."""
 
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from sameshot.cli.options import Output, OutputOption, pairs, print_json
 from sameshot.cli.tables import console, table
-from sameshot.cli.where import Where, at_job, dial
+from sameshot.cli.where import (
+    AllNamespacesOption,
+    ContextOption,
+    KubeconfigOption,
+    NamespaceOption,
+    Where,
+    api_of,
+    at_job,
+    dial,
+    in_cluster,
+    namespace_or_all,
+)
 
 if TYPE_CHECKING:
     from sameshot.model import Worker
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Example: sameshot jobs --label team=nlp -o json")(jobs)
-    app.command(epilog="Example: sameshot workers --job bert")(at_job(workers))
+    app.command(epilog="Examples: sameshot jobs --label team=nlp -o json | sameshot jobs -n ml")(jobs)
+    app.command(epilog="Examples: sameshot workers --job bert | sameshot workers -n ml --job llama-7b")(at_job(workers))
 
 
 def jobs(
     label: Annotated[list[str] | None, typer.Option(help="key=value; all must match.", show_default=False)] = None,
+    namespace: NamespaceOption = None,
+    all_namespaces: AllNamespacesOption = False,
+    context: ContextOption = None,
+    kubeconfig: KubeconfigOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """List the armed jobs that run on this machine."""
+    """List the armed jobs that run on this machine, or with --namespace or -A in a cluster."""
+    wanted = pairs(label or [], "label")
+    if in_cluster(namespace, all_namespaces, context, kubeconfig):
+        where = namespace_or_all(namespace, all_namespaces, context, kubeconfig)
+        _in_cluster(wanted, where, context, kubeconfig, output)
+        return
     from sameshot.client.local import jobs as running_jobs
 
-    found = running_jobs(pairs(label or [], "label"))
+    found = running_jobs(wanted)
     if output is Output.JSON:
         print_json(found)
         return
@@ -42,6 +63,19 @@ def jobs(
             info.coordinator,
         )
     console().print(listing)
+
+
+def _in_cluster(
+    wanted: dict[str, str], namespace: str | None, context: str | None, kubeconfig: Path | None, output: Output
+) -> None:
+    from sameshot.cli.status import show_jobs
+    from sameshot.steps.health import look_at_jobs, rows
+
+    found = rows(look_at_jobs(api_of(context, kubeconfig), namespace, wanted))
+    if output is Output.JSON:
+        print_json(found)
+    else:
+        show_jobs(found, console())
 
 
 def workers(where: Where, output: OutputOption = Output.TABLE) -> None:

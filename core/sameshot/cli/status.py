@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from sameshot.cli.options import JobOption, Output, OutputOption, print_json
 from sameshot.cli.tables import console, table
 from sameshot.cli.where import (
-    NAMESPACE_ENV,
     AllNamespacesOption,
     ContextOption,
     KubeconfigOption,
+    NamespaceOption,
     api_of,
-    own_namespace,
+    namespace_or_all,
 )
-from sameshot.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sameshot.steps.health import Finding, Seen
+    from sameshot.steps.health import Finding, JobRow, Seen
 
 
 def register(app: typer.Typer) -> None:
@@ -33,16 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def status(
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            "--namespace",
-            "-n",
-            envvar=NAMESPACE_ENV,
-            help="Look at this one; default: that of the kubeconfig's context.",
-            show_default=False,
-        ),
-    ] = None,
+    namespace: NamespaceOption = None,
     all_namespaces: AllNamespacesOption = False,
     job: JobOption = None,
     context: ContextOption = None,
@@ -54,37 +43,44 @@ def status(
     Exit code 0: nothing is wrong that could be seen; 1: something is, each with a sentence on how to mend it. What you
     may not read is named, and is no error.
     """
-    from sameshot.steps.health import Severity, judge, look
+    from sameshot.steps.health import Severity, judge, look, rows
 
     logging.getLogger("sameshot.kube").setLevel(logging.ERROR)  # what could not be read is told below
-    if all_namespaces and namespace is not None and os.environ.get(NAMESPACE_ENV) != namespace:
-        raise UsageError("Name one namespace with -n, or ask for all with -A.")
-    where = None if all_namespaces else namespace or own_namespace(context, kubeconfig)
+    where = namespace_or_all(namespace, all_namespaces, context, kubeconfig)
     seen = look(api_of(context, kubeconfig), where, job=job)
     findings = judge(seen)
     if output is Output.JSON:
-        print_json({"seen": seen, "findings": findings})
+        seen_ = {name: getattr(seen, name) for name in ("namespaces", "agents", "operators", "pods", "unread")}
+        print_json({"jobs": rows(seen), **seen_, "findings": findings})
     else:
-        _show(seen, findings, console())
+        screen = console()
+        show_jobs(rows(seen), screen)
+        _show(seen, findings, screen)
     raise typer.Exit(1 if any(each.severity is Severity.PROBLEM for each in findings) else 0)
 
 
-def _show(seen: Seen, findings: list[Finding], screen: Console) -> None:
-    rows = table("namespace", "job", "attempt", "coordinator", "ranks", "pods", "endpoint", whole=("namespace", "job"))
-    for one, _ in sorted(seen.coordinators, key=lambda each: (each[0].metadata.namespace, each[0].spec.job.name)):
-        pods = [pod for pod in seen.pods if pod.job == one.job and not pod.ended]
-        rows.add_row(
-            one.metadata.namespace,
-            one.spec.job.name,
-            str(one.spec.job.attempt),
-            one.status.phase.value,
-            f"{_number(one.status.registered)}/{_number(one.status.expected)}",
-            f"{sum(pod.running for pod in pods)}/{len(pods)}",
-            one.status.endpoint,
+def show_jobs(found: list[JobRow], screen: Console) -> None:
+    """The jobs of a cluster, a line each."""
+    if not found:
+        screen.print("no armed job")
+        return
+    listing = table(
+        "namespace", "job", "attempt", "coordinator", "ranks", "pods", "endpoint", whole=("namespace", "job")
+    )
+    for row in found:
+        listing.add_row(
+            row.namespace,
+            row.job,
+            str(row.attempt),
+            row.phase or "none",
+            f"{_number(row.registered)}/{_number(row.expected)}",
+            f"{row.running}/{row.pods}",
+            row.endpoint,
         )
-    screen.print(rows)
-    if not seen.coordinators:
-        screen.print("no job with a coordinator", style="dim")
+    screen.print(listing)
+
+
+def _show(seen: Seen, findings: list[Finding], screen: Console) -> None:
     if seen.agents is not None:
         nodes = {pod.node for pod in seen.pods if pod.armed and pod.running and pod.node}
         ready = {each.node for each in seen.agents if each.ready}

@@ -20,7 +20,7 @@ import msgspec
 import typer
 
 from sameshot.cli.options import JobOption, milliseconds
-from sameshot.cli.telling import program
+from sameshot.cli.telling import program, say
 from sameshot.errors import UsageError
 
 if TYPE_CHECKING:  # the client brings grpc: whoever only asks for help does not pay for it
@@ -29,7 +29,6 @@ if TYPE_CHECKING:  # the client brings grpc: whoever only asks for help does not
     from sameshot.client.cluster.access import Api
 
 ADDRESS_ENV, NAMESPACE_ENV = "SAMESHOT_ADDRESS", "SAMESHOT_NAMESPACE"
-WAIT_FOR = "60s"
 
 _AddressOption = Annotated[
     str | None,
@@ -72,8 +71,12 @@ AccountOption = Annotated[
     ),
 ]
 WaitForOption = Annotated[
-    str,
-    typer.Option("--wait-for", help="In a cluster: so long a coordinator that is only just starting is waited for."),
+    str | None,
+    typer.Option(
+        "--wait-for",
+        help="In a cluster: so long a coordinator that is only just starting is waited for; default: 60s.",
+        show_default=False,
+    ),
 ]
 
 
@@ -87,7 +90,7 @@ class Where(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
     kubeconfig: Path | None = None
     service_account: str | None = None
-    wait_for: str = WAIT_FOR
+    wait_for: str | None = None
 
     @property
     def names_cluster(self) -> bool:
@@ -154,15 +157,15 @@ def _with(address: KubeAddress, where: Where) -> str:
         raise UsageError(f"--address {address} and --namespace {where.namespace} name two namespaces; leave one out.")
     if where.job is not None and address.job not in ("", where.job):
         raise UsageError(f"--address {address} names a job, and --job {where.job} another; leave one out.")
-    said = {
+    said: dict[str, object] = {
         "job": where.job,
+        "wait_ms": None if where.wait_for is None else milliseconds(where.wait_for, "--wait-for"),
         "context": where.context,
         "kubeconfig": None if where.kubeconfig is None else str(where.kubeconfig.expanduser().absolute()),
         "service_account": where.service_account,
     }
-    return _sound(
-        msgspec.structs.replace(address, **{name: value for name, value in said.items() if value is not None})
-    )
+    known = {name: value for name, value in said.items() if value is not None}
+    return _sound(msgspec.structs.replace(address, **known))
 
 
 def _sound(address: KubeAddress) -> str:
@@ -196,19 +199,28 @@ def at_job(command: Callable[..., None]) -> Callable[..., None]:
 
 def dial(where: Where) -> Client:
     """The coordinator that the options name. One in a cluster that is only just starting is waited for, and that is
-    said. Raises what `connect` does, once the time is over also what was waited for."""
-    from sameshot.client import connect
+    said. Raises what `resolve` does, once the time is over also what was waited for."""
+    from sameshot.client import Client, resolve
 
     address = address_of(where, os.environ, own_namespace, plugin=program() != "sameshot")
-    if not address.startswith("kube:"):
-        return connect(address)
-    from sameshot.cli.cold import patient
-    from sameshot.client.cluster import KubeAddress, parse
+    return Client(resolve(address, say=say))
 
-    place = parse(address)
-    asked_ms = place.wait_ms if place.wait_ms != KubeAddress(namespace="x").wait_ms else milliseconds(where.wait_for)
-    now = str(msgspec.structs.replace(place, wait_ms=0))  # it is waited for here, where that can be said
-    return patient(lambda: connect(now), asked_ms / 1000)
+
+def in_cluster(namespace: str | None, all_namespaces: bool, context: str | None, kubeconfig: Path | None) -> bool:
+    """Whether a list is to be of a cluster: by the same rules as `address_of`."""
+    asked = namespace or all_namespaces or context or kubeconfig
+    return bool(asked or program() != "sameshot" or (os.environ.get(NAMESPACE_ENV) and not os.environ.get(ADDRESS_ENV)))
+
+
+def namespace_or_all(
+    namespace: str | None, all_namespaces: bool, context: str | None, kubeconfig: Path | None
+) -> str | None:
+    """Where to look; None: everywhere. Raises UsageError where both are asked for, or nothing tells a namespace."""
+    if all_namespaces:
+        if namespace is not None:
+            raise UsageError("Name one namespace with -n, or ask for all with -A.")
+        return None
+    return namespace or os.environ.get(NAMESPACE_ENV) or own_namespace(context, kubeconfig)
 
 
 def api_of(context: str | None, kubeconfig: Path | None) -> Api:
@@ -247,7 +259,7 @@ _OPTIONS = [
     _option("context", ContextOption),
     _option("kubeconfig", KubeconfigOption),
     _option("service_account", AccountOption),
-    _option("wait_for", WaitForOption, WAIT_FOR),
+    _option("wait_for", WaitForOption),
     _option("ctx", typer.Context, inspect.Parameter.empty),
 ]
 _NAMES = [each.name for each in _OPTIONS if each.name != "ctx"]

@@ -15,7 +15,7 @@ import sameshot
 from sameshot.arm import labels
 from sameshot.arm.hookmap import hook_digest
 from sameshot.client.cluster.access import Api
-from sameshot.errors import Denied, Unreachable
+from sameshot.errors import Denied, NoSuchJob, Unreachable
 from sameshot.kube import coordinators, names
 from sameshot.kube.api import TROUBLES, ApiError
 from sameshot.kube.coordinators import CaptureCoordinator
@@ -26,6 +26,7 @@ from sameshot.steps.health.seen import (
     Hook,
     Seen,
     SeenAgent,
+    SeenCoordinator,
     SeenNamespace,
     SeenOperator,
     SeenPod,
@@ -61,6 +62,24 @@ def look(
         raise Unreachable(f"The API server does not answer: {error}.") from None
 
 
+def look_at_jobs(api: Api, namespace: str | None, wanted: Mapping[str, str] = {}) -> Seen:
+    """Only what lists of jobs need: CaptureCoordinators of jobs with all of these labels. Raises as `look` does, and
+    NoSuchJob where the cluster does not know such objects."""
+    try:
+        found, installed = _Look(api).coordinators(namespace)
+    except ApiError as error:
+        if error.status in (401, 403):
+            where = "of all namespaces; name one with -n" if namespace is None else f"in namespace {namespace}"
+            raise Denied(f"You may not list CaptureCoordinators {where} ({_short(error)}).") from None
+        raise Unreachable(f"The API server does not answer as it should: {error}.") from None
+    except TROUBLES as error:
+        raise Unreachable(f"The API server does not answer: {error}.") from None
+    if not installed:
+        raise NoSuchJob("This cluster does not know CaptureCoordinators: sameshot is not installed in it.")
+    matching = [each for each in found if dict(wanted).items() <= each.object.spec.labels.items()]
+    return Seen(namespace=namespace, coordinators=tuple(matching))
+
+
 class _Look:
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -70,10 +89,11 @@ class _Look:
 
     def look(self, namespace: str | None, job: str | None, agents_namespace: str, system_namespace: str) -> Seen:
         pods = [pod for pod in self._pods(namespace) if job is None or (pod.job is not None and pod.job.name == job)]
-        found, installed = self._coordinators(namespace)
+        nothing: tuple[list[SeenCoordinator], bool] = ([], True)
+        found, installed = self._allowed("CaptureCoordinators", partial(self.coordinators, namespace), nothing)
         if job is not None:
-            found = [each for each in found if each[0].spec.job.name == job]
-        where = {each.namespace for each in pods} | {each.metadata.namespace for each, _ in found}
+            found = [each for each in found if each.object.spec.job.name == job]
+        where = {each.namespace for each in pods} | {each.object.metadata.namespace for each in found}
         if namespace is not None:
             where.add(namespace)
         return Seen(
@@ -113,20 +133,17 @@ class _Look:
                 why=why_of(whole.status),
             )
 
-    def _coordinators(self, namespace: str | None) -> tuple[list[tuple[CaptureCoordinator, float]], bool]:
-        def read() -> list[tuple[CaptureCoordinator, float]]:
-            found = []
-            for raw in self._list(coordinators.path_of(namespace)):
-                one = msgspec.json.decode(raw, type=CaptureCoordinator)
-                found.append((one, self._age(one.metadata.creation_timestamp)))
-            return found
-
+    def coordinators(self, namespace: str | None) -> tuple[list[SeenCoordinator], bool]:
+        """And whether the cluster knows such objects."""
         try:
-            return self._allowed("CaptureCoordinators", read, []), True
+            found = [
+                msgspec.json.decode(raw, type=CaptureCoordinator) for raw in self._list(coordinators.path_of(namespace))
+            ]
         except ApiError as error:
             if error.status != 404:
                 raise
             return [], False
+        return [SeenCoordinator(one, self._age(one.metadata.creation_timestamp)) for one in found], True
 
     def _namespaces(self, found: Iterable[str], hooks: set[str]) -> Iterator[SeenNamespace]:
         none: list[Any] = []

@@ -51,9 +51,9 @@ def nobody_keeps(seen: Seen) -> Iterator[Finding]:
     """Armed pods without a CaptureCoordinator for longer than an operator needs."""
     if not seen.installed or any(each.what == "CaptureCoordinators" for each in seen.unread):
         return
-    kept = {(each.job.namespace, each.job.uid, each.job.attempt) for each, _ in seen.coordinators}
+    kept = {each.object.job for each in seen.coordinators}
     for job, pods in _by_job(seen).items():
-        if (job.namespace, job.uid, job.attempt) in kept:
+        if job in kept:
             continue
         oldest = max((pod.age_s for pod in pods if not pod.ended), default=0.0)
         if not names.usable(job):
@@ -77,8 +77,8 @@ def nobody_keeps(seen: Seen) -> Iterator[Finding]:
 
 
 def coordinator_not_ready(seen: Seen) -> Iterator[Finding]:
-    for one, age_s in seen.coordinators:
-        said = _told(one)
+    for each in seen.coordinators:
+        one, age_s, said = each.object, each.age_s, _told(each.object)
         job = one.spec.job.name
         if one.status.phase is Phase.FAILED:
             yield _problem(
@@ -104,16 +104,16 @@ def coordinator_not_ready(seen: Seen) -> Iterator[Finding]:
 
 
 def ranks_missing(seen: Seen) -> Iterator[Finding]:
-    youngest: dict[tuple[str, str, int], float] = {}
+    youngest: dict[JobRef, float] = {}
     for job, pods in _by_job(seen).items():
         running = [pod.age_s for pod in pods if not pod.ended]
         if running:
-            youngest[job.namespace, job.uid, job.attempt] = min(running)
-    for one, _ in seen.coordinators:
-        status, job = one.status, one.job
+            youngest[job] = min(running)
+    for each in seen.coordinators:
+        status, job = each.object.status, each.object.job
         if status.phase is not Phase.READY or status.registered is None or status.expected is None:
             continue
-        age_s = youngest.get((job.namespace, job.uid, job.attempt))
+        age_s = youngest.get(job)
         if status.registered >= status.expected or age_s is None or age_s < REGISTER_S:
             continue
         yield _problem(

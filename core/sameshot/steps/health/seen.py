@@ -47,6 +47,11 @@ class SeenPod(msgspec.Struct, frozen=True):
         return self.phase == "Running" and not self.ended
 
 
+class SeenCoordinator(msgspec.Struct, frozen=True):
+    object: CaptureCoordinator
+    age_s: float
+
+
 class SeenAgent(msgspec.Struct, frozen=True):
     name: str
     node: str
@@ -93,7 +98,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str | None = None
     installed: bool = True  # the kind CaptureCoordinator is there
     pods: tuple[SeenPod, ...] = ()
-    coordinators: tuple[tuple[CaptureCoordinator, float], ...] = ()  # each with its age in seconds
+    coordinators: tuple[SeenCoordinator, ...] = ()
     namespaces: tuple[SeenNamespace, ...] = ()
     agents: tuple[SeenAgent, ...] | None = None
     operators: tuple[SeenOperator, ...] | None = None
