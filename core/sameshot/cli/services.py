@@ -38,7 +38,8 @@ def register(app: typer.Typer) -> None:
         "node of a cluster: sameshot agent --node $NODE --kubelet-root /var/lib/kubelet --archive s3://traces"
     )(agent)
     app.command(
-        epilog="Example: sameshot coordinator --name bert --uid 1 --agent 127.0.0.1:7001 --archive /data/traces"
+        epilog="Examples: sameshot coordinator --name bert --uid 1 --agent 127.0.0.1:7001 --archive /data/traces; in a "
+        "cluster: sameshot coordinator --config /etc/sameshot/config.json"
     )(coordinator)
 
 
@@ -150,9 +151,15 @@ def agent(
 
 
 def coordinator(
-    name: Annotated[str, typer.Option(help="The job's name.")],
-    uid: Annotated[str, typer.Option(help="The job's uid.")],
-    archive: Annotated[str, typer.Option(help=ARCHIVE_HELP)],
+    name: Annotated[str | None, typer.Option(help="The job's name.", show_default=False)] = None,
+    uid: Annotated[str | None, typer.Option(help="The job's uid.", show_default=False)] = None,
+    archive: Annotated[str | None, typer.Option(help=ARCHIVE_HELP, show_default=False)] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="In a cluster, instead of all other options: the file of the operator's.", show_default=False
+        ),
+    ] = None,
     agent: Annotated[list[str] | None, typer.Option(help="An agent's address, repeatable.", show_default=False)] = None,
     agents_file: Annotated[
         Path | None, typer.Option(help="More agents' addresses, one a line; may grow.", show_default=False)
@@ -167,10 +174,20 @@ def coordinator(
     end_with_stdin: EndOption = False,
 ) -> None:
     """Serve one job attempt: freeze, fan out, converge, publish."""
+    if config is not None:
+        if any(each is not None for each in (name, uid, archive, agent, agents_file, policy)):
+            raise UsageError("--config goes alone: all the rest stands in that file.")
+        from sameshot.coordinator.cluster import serve_in_cluster
+        from sameshot.coordinator.configfile import read_config
+
+        run_service(serve_in_cluster(read_config(config)), end_with_stdin=end_with_stdin)
+        return
+    if name is None or uid is None or archive is None:
+        raise UsageError("Say which job: --name, --uid and --archive; or --config in a cluster.")
     from sameshot.coordinator.config import CoordinatorConfig
     from sameshot.coordinator.server import serve
 
-    config = CoordinatorConfig(
+    local = CoordinatorConfig(
         job=JobRef(namespace, name, uid, attempt),
         archive=resolved(archive),
         series=series,
@@ -181,7 +198,7 @@ def coordinator(
         listen=listen,
         address_file=address_file,
     )
-    run_service(serve(config), end_with_stdin=end_with_stdin)
+    run_service(serve(local), end_with_stdin=end_with_stdin)
 
 
 def run_service(service: Coroutine[Any, Any, None], *, end_with_stdin: bool = False) -> None:

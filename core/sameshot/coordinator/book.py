@@ -21,10 +21,20 @@ from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import CoordinatorConfig
 from sameshot.coordinator.links import AgentLink, Roster, ask_most
 from sameshot.coordinator.manifests import Manifests
+from sameshot.coordinator.policyfile import Policy
 from sameshot.coordinator.publish import Publisher
 from sameshot.coordinator.record import CaptureRecord, Request
+from sameshot.coordinator.retirement import Retirement
 from sameshot.coordinator.slot import Slot
-from sameshot.errors import JobBusy, ManifestError, RequestKeyConflict, TryAgain, UnknownCapture, UsageError
+from sameshot.errors import (
+    JobBusy,
+    ManifestError,
+    RequestKeyConflict,
+    TryAgain,
+    UnknownCapture,
+    Unreachable,
+    UsageError,
+)
 from sameshot.model import CaptureSpec, CaptureState, keyed_capture_id, unkeyed_capture_id
 from sameshot.profiler.config import check_spec
 
@@ -44,7 +54,15 @@ class Book:
     """Implements `capture.Surroundings`."""
 
     def __init__(
-        self, config: CoordinatorConfig, roster: Roster, manifests: Manifests, publisher: Publisher, clock: Clock
+        self,
+        config: CoordinatorConfig,
+        roster: Roster,
+        manifests: Manifests,
+        publisher: Publisher,
+        clock: Clock,
+        *,
+        policy: Policy,
+        retirement: Retirement,
     ) -> None:
         self.job = config.job
         self.series = config.series
@@ -54,7 +72,8 @@ class Book:
         self.roster = roster
         self.publisher = publisher
         self.slot: Slot[CaptureRecord] = Slot()
-        self._policy = config.policy
+        self.policy = policy
+        self.retirement = retirement
         self._manifests = manifests
         self._records: dict[str, CaptureRecord] = {}  # in the order of acceptance
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -72,13 +91,13 @@ class Book:
         only_if_free: bool = False,
         family: str = "",
     ) -> tuple[CaptureRecord | CaptureView, bool]:
-        """The capture of this request, and whether it is a new one.
+        """The capture of this request, and whether it is a new one. A retired coordinator begins none.
 
         `only_if_free`: none is begun, and JobBusy is raised, while a capture runs or waits that is neither of this key
         nor one of this caller's whose keys begin with `family`.
 
-        Raises RequestKeyConflict, PolicyRefused, JobBusy, or StorageError where the archive can't say whether the key
-        is known.
+        Raises RequestKeyConflict, PolicyRefused, JobBusy, what a `Retirement` says, Unreachable while it is not known
+        where the job's workers are, or StorageError where the archive can't say whether the key is known.
         """
         if not request_key:
             capture_id = unkeyed_capture_id(self.clock.wall_ns(), os.urandom(10))
@@ -140,9 +159,10 @@ class Book:
 
         The latter needs no look into the archive, which may be away, or not be listable with our credentials.
         """
-        running = [record.view(targets=False) for record in reversed(self._records.values())]
         if unsettled:
-            return [view for view in running if not view.state.terminal or (view.expected and not view.published)]
+            worked_on = [record for each, record in self._records.items() if not self._tasks[each].done()]
+            return [record.view(targets=False) for record in reversed(worked_on)]
+        running = [record.view(targets=False) for record in reversed(self._records.values())]
         several = asyncio.Semaphore(16)
 
         async def read(capture_id: str) -> CaptureView | None:
@@ -157,9 +177,18 @@ class Book:
         older = [view for view in await asyncio.gather(*map(read, ids[-_LISTED:])) if view is not None]
         return running + sorted(older, key=lambda view: -(view.converged_at_ns or 0))
 
+    @property
+    def unsettled(self) -> int:
+        """Captures that are still worked on: running, or to be published."""
+        return sum(not task.done() for task in self._tasks.values())
+
+    def records(self) -> list[CaptureRecord]:
+        """Those in memory, in the order of acceptance."""
+        return list(self._records.values())
+
     def pause_ms(self) -> int:
         """How long the policy's interval still lets no new capture begin."""
-        return self._policy.pause_ms(self._since_last_ms())
+        return self.policy().pause_ms(self._since_last_ms())
 
     async def close(self) -> None:
         """Stop everything at once; unfinished captures are lost by design."""
@@ -174,12 +203,17 @@ class Book:
     ) -> CaptureRecord:
         """All that could refuse it is looked at and the capture entered without giving way in between (no await): so of
         many that start together each sees those that got through before it."""
+        if (refusal := self.retirement.refusal()) is not None:
+            raise refusal
+        if trouble := self.roster.trouble:
+            raise Unreachable(f"{trouble} So no worker of {self.job} is known, and nothing was started; try again.")
         check_spec(request.spec)
-        self._policy.check(request.spec)
+        policy = self.policy()
+        policy.check(request.spec)
         unfinished = [record for record in reversed(self._records.values()) if not record.settled.is_set()]
         if only_if_free and (others := [each for each in unfinished if not _is_kin(request, family, each.request)]):
             raise JobBusy(in_use(self.job.name, [each.view(targets=False) for each in others]))
-        self._policy.check_now(unfinished=len(unfinished), since_last_ms=self._since_last_ms())
+        policy.check_now(unfinished=len(unfinished), since_last_ms=self._since_last_ms())
         self._check_publishing()
         self._last_accepted = self.clock.monotonic()
         record = CaptureRecord(

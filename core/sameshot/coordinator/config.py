@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from sameshot.api.transport import ServerTls
 from sameshot.model import CapturePolicy, JobRef
 from sameshot.profiler.daemon import BackendName
 
@@ -35,8 +36,8 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """One coordinator serves one job attempt.
 
     `agents` are addresses (`unix:/path` or `host:port`); `agents_file` names more, one a line, and may grow. `archive`
-    is only read here. `listen` is `unix:/path` or a loopback `host:port` (port 0: any); the address in force is written
-    atomically to `address_file` once the coordinator serves.
+    is only read here. `listen` is `unix:/path` or a loopback `host:port` (port 0: any), with `tls` any `host:port`; the
+    address in force is written atomically to `address_file` once the coordinator serves.
     """
 
     job: JobRef
@@ -48,4 +49,5 @@ class CoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     policy: CapturePolicy = CapturePolicy()
     listen: str = "127.0.0.1:0"
     address_file: Path | None = None
+    tls: ServerTls | None = None
     timings: Timings = Timings()

@@ -37,6 +37,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     - `backend`: what stands between agents and Kineto.
     - `policy`: JSON of a `model.CapturePolicy`, read anew whenever it has changed; no file: the defaults.
     - `timings`: of a capture, see `Timings`.
+    - `drain_s`: at SIGTERM captures that run are waited for so long, and new ones asked to try again; the pod's
+      terminationGracePeriodSeconds is longer.
 
     **How it is called**
     - `listen`: host:port.
@@ -60,6 +62,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     backend: BackendName = BackendName.BROKER
     policy: Path = FOLDER / "policy.json"
     timings: Timings = Timings()
+    drain_s: float = 120.0
 
     listen: str = f"0.0.0.0:{names.COORDINATOR_PORT}"
     tls_certificate: Path = FOLDER / "tls/tls.crt"

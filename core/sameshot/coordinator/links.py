@@ -23,7 +23,7 @@ from sameshot.api.status import from_rpc, is_answer
 from sameshot.api.transport import Endpoint, aio_channel
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.directory import AgentAt, AgentDirectory
-from sameshot.coordinator.plan import dispatchable
+from sameshot.coordinator.plan import Seen, dispatchable, freeze
 from sameshot.coordinator.podwords import PodsSeen
 from sameshot.errors import SameshotError, Unreachable
 from sameshot.model import JobRef, Registration, TargetFact, Worker
@@ -231,6 +231,8 @@ class Roster:
         self._links: dict[str, AgentLink] = {}
         self._named_at: dict[str, float] = {}
         self._hurried = 0
+        self.named: tuple[AgentLink, ...] = ()
+        """Those that the directory named at the last look."""
         self.last_seen: dict[int, Registration] = {}
         """Who was last seen alive as each rank: of a worker whose pod has gone nothing else tells."""
 
@@ -247,6 +249,7 @@ class Roster:
                 self._links[at.key].move(at)
             self._named_at[at.key] = now
             found.append(self._links[at.key])
+        self.named = tuple(found)
         for key in [each for each in self._links if self._named_at[each] < now - _FORGET_S]:
             # Its channel closes with the last capture that still holds the link.
             del self._links[key], self._named_at[key]
@@ -256,6 +259,14 @@ class Roster:
         """Those, and the ones that were named a while ago."""
         self.links()
         return list(self._links.values())
+
+    def registered(self) -> tuple[int | None, int | None]:
+        """(ranks of the job that a live worker covers, its world size), as agents last said; None: nobody has."""
+        heard = [link for link in self.named if link.listing is not None]
+        if not heard:
+            return None, None
+        plan = freeze([Seen(each.key, each.listing.node, each.listing.workers) for each in heard if each.listing])
+        return sum(each.agent is not None for each in plan.targets), plan.world_size
 
     def pods(self) -> PodsSeen | None:
         return self._directory.pods()

@@ -6,22 +6,31 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 
+from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.sameshot_pb2_grpc import add_CoordinatorServicer_to_server
-from sameshot.api.transport import SERVER_OPTIONS, bind
+from sameshot.api.transport import SERVER_OPTIONS, Endpoint, bind
 from sameshot.coordinator.auth import Authenticator, LocalCaller
 from sameshot.coordinator.book import Book
 from sameshot.coordinator.clock import Clock, SystemClock
 from sameshot.coordinator.config import CoordinatorConfig
 from sameshot.coordinator.directory import AgentDirectory, AgentsFile, FixedAgents
-from sameshot.coordinator.links import Roster
+from sameshot.coordinator.links import Connect, Roster
 from sameshot.coordinator.manifests import Manifests
+from sameshot.coordinator.policyfile import Policy
 from sameshot.coordinator.publish import Publisher
+from sameshot.coordinator.retirement import Retirement
 from sameshot.coordinator.service import CoordinatorService
 from sameshot.storage import Storage
+
+# Of a message to us; what we answer may be large.
+MAX_REQUEST = 1 << 20
 
 
 class CoordinatorServer:
@@ -34,27 +43,47 @@ class CoordinatorServer:
         clock: Clock | None = None,
         directory: AgentDirectory | None = None,
         authenticator: Authenticator | None = None,
+        connect: Connect = Endpoint,
+        policy: Policy | None = None,
+        later_attempt: Callable[[], int | None] = lambda: None,
     ) -> None:
+        """What is not given is as on one machine: agents by address, the caller's own word, the policy of `config`."""
         clock = clock or SystemClock()
         self.config = config
-        self.roster = Roster(directory or _directory(config), config.job, clock, config.backend)
+        self.roster = Roster(directory or _directory(config), config.job, clock, config.backend, connect)
         manifests = Manifests(Storage.open(config.archive), config.job)
         publisher = Publisher(self.roster, manifests, clock, config.timings)
-        self.book = Book(config, self.roster, manifests, publisher, clock)
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self.retirement = Retirement(config.job, clock, later_attempt)
+        self.book = Book(
+            config,
+            self.roster,
+            manifests,
+            publisher,
+            clock,
+            policy=policy or (lambda: config.policy),
+            retirement=self.retirement,
+        )
+        self._server = grpc.aio.server(options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_REQUEST)])
         service = CoordinatorService(config, self.book, authenticator or LocalCaller())
         add_CoordinatorServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
         self._listening: asyncio.Task[None] | None = None
 
     async def start(self) -> str:
         """Raises UsageError where the address can't be used."""
-        address = bind(self._server, self.config.listen, "the coordinator")
+        address = bind(self._server, self.config.listen, "the coordinator", self.config.tls)
         await self._server.start()
         timings = self.config.timings
         self._listening = asyncio.create_task(self.roster.listen(timings.listing_s, timings.freeze_s))
         if self.config.address_file is not None:
             _write_atomically(self.config.address_file, address)
         return address
+
+    async def drain(self, at_most_s: float = 0.0) -> None:
+        """Take no new captures, and wait until none is worked on any more, at most that long."""
+        self.retirement.tell(pb.REPLACED, for_good=True)
+        ends = time.monotonic() + at_most_s
+        while self.book.unsettled and time.monotonic() < ends:
+            await asyncio.sleep(0.1)
 
     async def stop(self) -> None:
         if self._listening is not None:
@@ -68,14 +97,27 @@ class CoordinatorServer:
 
 async def serve(config: CoordinatorConfig) -> None:
     """Run a coordinator until SIGTERM or SIGINT (or cancellation)."""
+    await run_until_told(CoordinatorServer(config))
+
+
+class Service(Protocol):
+    async def start(self) -> str: ...
+
+    async def drain(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+async def run_until_told(server: Service) -> None:
+    """Start it, and drain and stop it at SIGTERM or SIGINT (a cancellation stops at once)."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    server = CoordinatorServer(config)
     await server.start()
     try:
         await stop.wait()
+        await server.drain()
     finally:
         await server.stop()
 

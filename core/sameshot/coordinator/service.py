@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import msgspec
@@ -14,17 +16,21 @@ from sameshot.api.convert import from_proto, to_proto
 from sameshot.api.sameshot_pb2_grpc import CoordinatorServicer
 from sameshot.api.status import typed, typed_stream
 from sameshot.api.views import AgentStatus, CaptureView
-from sameshot.coordinator.auth import Authenticator
+from sameshot.coordinator.auth import Authenticator, Call, Caller
 from sameshot.coordinator.book import Book
 from sameshot.coordinator.config import CoordinatorConfig
 from sameshot.coordinator.links import Listing, ask_all
 from sameshot.coordinator.plan import Seen, freeze
 from sameshot.coordinator.record import CaptureRecord
-from sameshot.errors import InvalidSpec, NoSuchJob, SameshotError
+from sameshot.errors import Denied, InvalidSpec, NoSuchJob, SameshotError
 from sameshot.model import CaptureSpec, TargetFact
+
+_log = logging.getLogger(__name__)
 
 # Updates to watchers carry at most this many targets, so that no message of a large job comes near gRPC's limit.
 TARGETS_PER_UPDATE = 1000
+# A watcher's right is looked at again that often.
+CHECK_AGAIN_S = 60.0
 
 
 class CoordinatorService(CoordinatorServicer):
@@ -35,24 +41,41 @@ class CoordinatorService(CoordinatorServicer):
 
     @typed
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:  # noqa: N802
-        config = self._config
+        caller = await self._authenticator.caller(context, Call.DESCRIBE)
+        config, book = self._config, self._book
         answer = pb.DescribeResponse(
             series=config.series,
             version=sameshot.__version__,
             backend=config.backend,
             archive=config.archive,
-            policy_json=msgspec.json.encode(config.policy),
-            pause_ms=self._book.pause_ms(),
+            policy_json=msgspec.json.encode(book.policy()),
+            pause_ms=book.pause_ms(),
+            unsettled=book.unsettled,
+            caller=caller.name,
+            retired=book.retirement.words,
         )
+        book.roster.links()
+        registered, world_size = book.roster.registered()
+        if registered is not None:
+            answer.registered = registered
+        if world_size is not None:
+            answer.world_size = world_size
         to_proto(config.job, answer.job)
         return answer
 
     @typed
+    async def Retire(self, request: pb.RetireRequest, context: Any) -> pb.RetireResponse:  # noqa: N802
+        caller = await self._authenticator.caller(context, Call.RETIRE)
+        self._book.retirement.tell(request.why)
+        _log.info("retired by %s: %s", caller.name, self._book.retirement.words)
+        return pb.RetireResponse(unsettled=self._book.unsettled)
+
+    @typed
     async def StartCapture(self, request: pb.StartCaptureRequest, context: Any) -> pb.StartCaptureResponse:  # noqa: N802
-        caller = await self._authenticator.caller(context)
+        caller = await self._authenticator.caller(context, Call.START)
         self._check_job(request)
         found, created = await self._book.start(
-            caller,
+            caller.name,
             _spec(request),
             request.request_key,
             return_failed=request.on_failed == pb.RETURN,
@@ -65,21 +88,24 @@ class CoordinatorService(CoordinatorServicer):
 
     @typed
     async def GetCapture(self, request: pb.CaptureSelector, context: Any) -> pb.Capture:  # noqa: N802
-        return to_proto(_view(await self._find(request, context)), pb.Capture())
+        return to_proto(_view(await self._find(request, context, Call.GET)), pb.Capture())
 
     @typed_stream
     async def WatchCapture(  # noqa: N802
         self, request: pb.CaptureSelector, context: Any
     ) -> AsyncIterator[pb.CaptureUpdate]:
-        found = await self._find(request, context)
+        caller = await self._authenticator.caller(context, Call.WATCH)
+        found = await self._book.find(caller.name, request.capture_id, request.request_key)
         if isinstance(found, CaptureView):
             for update in _updates(found, found.targets, whole=True):
                 yield update
             return
-        with found.watched() as changed:
+        with found.watched() as changed, _checked_again(caller, changed) as denied:
             whole, closed, revision = True, False, 0
             while True:
                 changed.clear()
+                if denied:
+                    raise denied[0]
                 if found.targets.closed and not closed:
                     whole = closed = True  # targets that were dispatched but are not in the set have gone
                 news = found.targets.since(0 if whole else revision)
@@ -94,7 +120,7 @@ class CoordinatorService(CoordinatorServicer):
 
     @typed
     async def ListCaptures(self, request: pb.ListCapturesRequest, context: Any) -> pb.ListCapturesResponse:  # noqa: N802
-        await self._authenticator.caller(context)
+        await self._authenticator.caller(context, Call.LIST)
         answer = pb.ListCapturesResponse()
         for view in await self._book.captures(unsettled=request.unsettled):
             to_proto(view, answer.captures.add())
@@ -102,22 +128,22 @@ class CoordinatorService(CoordinatorServicer):
 
     @typed
     async def CancelCapture(self, request: pb.CaptureSelector, context: Any) -> pb.Capture:  # noqa: N802
-        found = await self._find(request, context)
+        found = await self._find(request, context, Call.CANCEL)
         if isinstance(found, CaptureRecord):
             await found.cancel()
         return to_proto(_view(found), pb.Capture())
 
     @typed
     async def GetManifest(self, request: pb.CaptureSelector, context: Any) -> pb.ManifestResponse:  # noqa: N802
-        caller = await self._authenticator.caller(context)
-        data, uri = await self._book.manifest(caller, request.capture_id, request.request_key)
+        caller = await self._authenticator.caller(context, Call.MANIFEST)
+        data, uri = await self._book.manifest(caller.name, request.capture_id, request.request_key)
         return pb.ManifestResponse(manifest=data, uri=uri)
 
     @typed
     async def ListWorkers(  # noqa: N802
         self, request: pb.ListJobWorkersRequest, context: Any
     ) -> pb.ListJobWorkersResponse:
-        await self._authenticator.caller(context)
+        await self._authenticator.caller(context, Call.WORKERS)
         links = self._book.roster.links()
         answers = await ask_all(links, lambda link: link.list_workers(self._config.timings.freeze_s))
         answer = pb.ListJobWorkersResponse()
@@ -142,9 +168,9 @@ class CoordinatorService(CoordinatorServicer):
         answer.missing_ranks.extend(plan.missing_ranks)
         return answer
 
-    async def _find(self, request: pb.CaptureSelector, context: Any) -> CaptureRecord | CaptureView:
-        caller = await self._authenticator.caller(context)
-        return await self._book.find(caller, request.capture_id, request.request_key)
+    async def _find(self, request: pb.CaptureSelector, context: Any, call: Call) -> CaptureRecord | CaptureView:
+        caller = await self._authenticator.caller(context, call)
+        return await self._book.find(caller.name, request.capture_id, request.request_key)
 
     def _check_job(self, request: pb.StartCaptureRequest) -> None:
         asked, served = request.job, self._config.job
@@ -152,6 +178,27 @@ class CoordinatorService(CoordinatorServicer):
             raise NoSuchJob(
                 f"This coordinator serves {served} (uid {served.uid}), not attempt {asked.attempt} of uid {asked.uid}."
             )
+
+
+@contextlib.contextmanager
+def _checked_again(caller: Caller, changed: asyncio.Event) -> Iterator[list[Denied]]:
+    """Whether the caller would still be let in, looked at again and again: what it would be refused with."""
+    denied: list[Denied] = []
+
+    async def keep_checking() -> None:
+        while not denied:
+            await asyncio.sleep(CHECK_AGAIN_S)
+            try:
+                await caller.check_again()
+            except Denied as error:
+                denied.append(error)
+                changed.set()
+
+    checking = asyncio.create_task(keep_checking())
+    try:
+        yield denied
+    finally:
+        checking.cancel()
 
 
 def _view(found: CaptureRecord | CaptureView) -> CaptureView:

@@ -60,6 +60,7 @@ class AgentPods:
     def __init__(self, api: Api, namespace: str = names.AGENTS_NAMESPACE) -> None:
         self._lock = threading.Lock()
         self._pods: dict[str, AgentPod] = {}  # by uid
+        self._best: dict[str, AgentPod] | None = None  # by node; None: to be found out anew
         self._follower = Follower(
             api,
             f"/api/v1/namespaces/{namespace}/pods",
@@ -87,23 +88,24 @@ class AgentPods:
         return self._follower.trouble
 
     def by_node(self) -> dict[str, AgentPod]:
-        """The one that serves each node, or would."""
+        """The one that serves each node, or would. Not to be changed."""
         with self._lock:
-            pods = list(self._pods.values())
-        best: dict[str, AgentPod] = {}
-        for pod in pods:
-            if pod.node not in best or best[pod.node].rank < pod.rank:
-                best[pod.node] = pod
-        return best
+            if self._best is None:
+                self._best = {}
+                for pod in self._pods.values():
+                    if pod.node not in self._best or self._best[pod.node].rank < pod.rank:
+                        self._best[pod.node] = pod
+            return self._best
 
     def _replace(self, items: Sequence[msgspec.Raw]) -> None:
         found = [pod for raw in items if (pod := _understood(raw)) is not None]
         with self._lock:
-            self._pods = {pod.uid: pod for pod in found}
+            self._pods, self._best = {pod.uid: pod for pod in found}, None
 
     def _take(self, change: Change, uid: str) -> None:
         pod = None if change.kind == "DELETED" else _understood(change.object)
         with self._lock:
+            self._best = None
             if pod is None:
                 self._pods.pop(uid, None)
             else:
