@@ -264,7 +264,7 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
         "automountServiceAccountToken": False,  # by projection below, with the one for agents
         "enableServiceLinks": False,
         "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": 30,
+        "terminationGracePeriodSeconds": 150,  # longer than its drain_s: captures that run are waited for
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,
