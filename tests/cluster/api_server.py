@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,10 @@ class ApiServer:
         """Whether the server's certificate is looked at."""
         return bool(self._client.configuration.verify_ssl)
 
-    def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Answer:
+    def call(
+        self, method: str, path: str, body: Json | None = None, *, headers: Mapping[str, str] = {}, **query: str
+    ) -> Answer:
+        """`headers` on top: `Impersonate-User`, another `Accept` or `Content-Type`. Raises Refused."""
         from kubernetes.client.exceptions import ApiException
 
         try:
@@ -63,7 +66,7 @@ class ApiServer:
                 path,
                 method,
                 query_params=list(query.items()),
-                header_params={"Accept": "application/json", "Content-Type": "application/json"},
+                header_params={"Accept": "application/json", "Content-Type": "application/json", **headers},
                 body=body,
                 auth_settings=["BearerToken"],
                 response_type="object",
@@ -77,6 +80,21 @@ class ApiServer:
             raise Refused(error.status, message) from None
         told = [value for name, value in headers.items() if name.lower() == "warning"]
         return Answer(data, tuple(told))
+
+    def patch(self, path: str, body: Json, *, headers: Mapping[str, str] = {}, **query: str) -> Json:
+        """A merge patch."""
+        return self.call(
+            "PATCH", path, body, headers={"Content-Type": "application/merge-patch+json", **headers}, **query
+        ).thing
+
+    def path_of(self, thing: Json, *, one: bool = True) -> str:
+        """Where an object is, or (not `one`) is created."""
+        plural = self.resource(thing)
+        assert plural is not None, f"this server does not know {thing['kind']} ({thing['apiVersion']})"
+        version, meta = thing["apiVersion"], thing["metadata"]
+        where = f"/namespaces/{meta['namespace']}" if meta.get("namespace") else ""
+        path = f"{'/apis' if '/' in version else '/api'}/{version}{where}/{plural}"
+        return f"{path}/{meta['name']}" if one else path
 
     def resource(self, thing: Json) -> str | None:
         """The plural under which this server knows the kind; None: it doesn't."""

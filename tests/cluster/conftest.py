@@ -2,12 +2,15 @@
 
     api     needs a server only: kind, a bare control plane, or any cluster (dry runs, and a namespace of its own)
     nodes   needs nodes that run pods
+    cluster all of sameshot: what is shipped is applied, its parts are processes beside the cluster. Needs a server;
+            what else, says each file. `SAMESHOT_TEST_EMULATED_API=1` without KUBECONFIG has them run against the
+            emulated server of tests/support
 
-Every object lies in a namespace that the test makes and takes away again, but for webhook configurations, a
-ClusterRole and its binding, which are removed, too. So the user of the kubeconfig makes namespaces and what lies in
-them, webhook configurations, ClusterRoles with rights that it must hold itself, their bindings and tokens of
-ServiceAccounts, and reads nodes, events and logs: cluster-admin, in effect. Where no controller manager runs, a
-deleted namespace stays `Terminating`; no pod is left in it.
+Every object lies in a namespace that the test makes and takes away again, but for what is cluster-wide (webhook
+configurations, roles and bindings, definitions of kinds, sameshot's own namespaces), which is removed, too. So the user
+of the kubeconfig makes all of that, with rights that it must hold itself, and tokens of ServiceAccounts, impersonates,
+and reads nodes, events and logs: cluster-admin, in effect. Where no controller manager runs, a deleted namespace stays
+`Terminating`; no pod is left in it.
 
 What each kind of test needs besides is in its own file. They are part of `make test-full`, so that `make test` never
 touches a cluster.
@@ -21,6 +24,8 @@ from collections.abc import Iterator
 
 import pytest
 from api_server import ApiServer, Namespace
+from at_hand import Cluster, accounts_of, apply, installed
+from cluster_api import ClusterApi
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +49,35 @@ def restricted(api: ApiServer) -> Iterator[Namespace]:
     """A namespace that enforces the restricted Pod Security level, and warns of it, too."""
     with api.namespace(f"sameshot-test-{uuid.uuid4().hex[:8]}", level="restricted") as made:
         yield made
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A server to try things on, real or emulated."""
+    folder = tmp_path_factory.mktemp("cluster")
+    if os.environ.get("KUBECONFIG") or os.environ.get("SAMESHOT_TEST_EMULATED_API") != "1":
+        made = Cluster(request.getfixturevalue("api"), folder)
+        with made.stack:
+            yield made
+        return
+    with ClusterApi(collects=True) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(server.kubeconfig(folder / "kubeconfig")))
+        made = Cluster(ApiServer.of_kubeconfig(), folder, server)
+        with made.stack:
+            yield made
+
+
+@pytest.fixture(scope="session")
+def sameshot(cluster: Cluster) -> Iterator[Cluster]:
+    """The same with all that is shipped, but no part running."""
+    with installed(cluster) as made:
+        yield made
+
+
+@pytest.fixture
+def ml(sameshot: Cluster) -> Iterator[str]:
+    """A namespace for one test's jobs, with the accounts that captures are made with."""
+    with sameshot.scope() as inner:
+        name = inner.namespace("ml")
+        apply(inner, accounts_of(name))
+        yield name

@@ -1,0 +1,287 @@
+"""A cluster to try all of sameshot on: its parts' objects from deploy/, their accounts' tokens, armed jobs.
+
+The parts themselves are processes beside the cluster, each with the token of its own account, so no image of ours is
+needed. Pods of jobs stay Pending: they ask for a node that there is not. With `SAMESHOT_TEST_EMULATED_API=1` and no
+`KUBECONFIG` the cluster is the emulated API server of tests/support: then nothing is proven of a real one, but that
+these tests hold together.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from api_server import ApiServer, Refused
+from cluster_api import ClusterApi
+from kubernetes_objects import documents_in, kustomized
+
+from sameshot.arm.kinds import arm_object
+from sameshot.kube.api import KubeApi
+
+Json = dict[str, Any]
+DEPLOY = Path(__file__).parents[2] / "deploy"
+# Run as processes here, or not at all.
+WORKLOADS = {"Deployment", "DaemonSet", "CronJob"}
+FIRST = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role")
+PATIENCE_S = 60.0
+GONE_WITHIN_S = 180.0  # a namespace with all that is in it
+
+
+@dataclass
+class Cluster:
+    """`emulated` None: a real one."""
+
+    api: ApiServer
+    folder: Path
+    emulated: ClusterApi | None = None
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[Cluster]:
+        """What is created within goes at its end."""
+        inner = Cluster(self.api, self.folder, self.emulated)
+        with inner.stack:
+            yield inner
+
+    def real_only(self, why: str) -> None:
+        """Skip here where the server is the emulated one."""
+        if self.emulated is not None:
+            pytest.skip(f"the emulated API server can't show this: {why}")
+
+    # ---- objects
+
+    def create(self, thing: Json, **query: str) -> Json:
+        """Strictly validated; it is removed at the end. Raises Refused."""
+        path = self.api.path_of(thing, one=False)
+        made = self.api.call("POST", path, thing, fieldValidation="Strict", **query).thing
+        if query.get("dryRun") is None:
+            self.stack.callback(self.remove, {**thing, "metadata": {**made["metadata"]}})
+        return made
+
+    def remove(self, thing: Json) -> None:
+        with contextlib.suppress(Refused):
+            self.api.call("DELETE", self.api.path_of(thing))
+
+    def get(self, path: str) -> Json | None:
+        """None: there is none."""
+        try:
+            return self.api.call("GET", path).thing
+        except Refused as error:
+            if error.status != 404:
+                raise
+            return None
+
+    def items(self, path: str, **query: str) -> list[Json]:
+        return list(self.api.call("GET", path, **query).thing["items"])
+
+    def until(self, holds: Callable[[], Any], why: str, within_s: float = PATIENCE_S) -> Any:
+        """What `holds` gives once it is true."""
+        ends = time.monotonic() + within_s
+        while not (found := holds()):
+            assert time.monotonic() < ends, f"not within {within_s:.0f} s: {why}"
+            time.sleep(0.1)
+        return found
+
+    def namespace(self, prefix: str = "sameshot-test", **labels: str) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+        return name
+
+    def define(self, definition: Json) -> None:
+        """A CRD, until it is served. One that is there already stays what it is, and stays."""
+        try:
+            self.create(definition)
+        except Refused as error:
+            if error.status != 409:
+                raise
+        group, names = definition["spec"]["group"], definition["spec"]["names"]
+        for version in definition["spec"]["versions"]:
+            served = f"/apis/{group}/{version['name']}/{names['plural']}"
+            self.until(lambda path=served: self.get(path) is not None, f"{served} is served")
+
+    # ---- who asks
+
+    def account(self, namespace: str, name: str) -> str:
+        """Made where it is missing; how the API server names it."""
+        with contextlib.suppress(Refused):
+            self.create(
+                {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": namespace}}
+            )
+        return f"system:serviceaccount:{namespace}:{name}"
+
+    def token(self, namespace: str, account: str, *audiences: str) -> str:
+        """By TokenRequest; without an audience it is for the API server itself."""
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        spec = {"expirationSeconds": 3600, **({"audiences": list(audiences)} if audiences else {})}
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        return str(self.api.call("POST", path, body).thing["status"]["token"])
+
+    def token_file(self, namespace: str, account: str, *audiences: str) -> Path:
+        path = self.folder / f"token-{uuid.uuid4().hex[:8]}"
+        path.write_text(self.token(namespace, account, *audiences))
+        return path
+
+    def kube(self, namespace: str, account: str) -> KubeApi:
+        """The product's own client, as that account."""
+        return KubeApi(self.api.url, token_file=self.token_file(namespace, account), ca_file=self.ca_file)
+
+    @property
+    def ca_file(self) -> Path | None:
+        return None if self.api.ca_file is None else Path(self.api.ca_file)
+
+    def may(self, user: str, verb: str, what: str, *, namespace: str = "", name: str = "") -> bool:
+        """SubjectAccessReview. `what` is `pods`, `pods/log`, `jobs.batch` or `jobs/status.batch`."""
+        resource, _, group = what.partition(".")
+        resource, _, sub = resource.partition("/")
+        groups = ["system:authenticated"]
+        if user.startswith("system:serviceaccount:"):
+            groups += ["system:serviceaccounts", f"system:serviceaccounts:{user.split(':')[2]}"]
+        about = {"verb": verb, "group": group, "resource": resource, "namespace": namespace, "name": name}
+        spec = {
+            "user": user,
+            "groups": groups,
+            "resourceAttributes": {**about, **({"subresource": sub} if sub else {})},
+        }
+        body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        return bool(
+            self.api.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body).thing["status"]["allowed"]
+        )
+
+    def bind(self, namespace: str, role: str, *users: str) -> None:
+        """A ClusterRole to users or ServiceAccounts (`system:serviceaccount:…`) in one namespace."""
+        group = "rbac.authorization.k8s.io"
+        subjects: list[Json] = []
+        for user in users:
+            if user.startswith("system:serviceaccount:"):
+                _, _, where, name = user.split(":")
+                subjects.append({"kind": "ServiceAccount", "name": name, "namespace": where})
+            else:
+                subjects.append({"kind": "User", "apiGroup": group, "name": user})
+        self.create(
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "RoleBinding",
+                "metadata": {"name": f"test-{uuid.uuid4().hex[:8]}", "namespace": namespace},
+                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+                "subjects": subjects,
+            }
+        )
+
+    # ---- jobs
+
+    def armed_job(self, namespace: str, name: str, *, pods: int = 1) -> Json:
+        """A batch Job whose pods are armed and never start. The Job controller makes them, or we do where none runs."""
+        job = arm_object(_job(namespace, name, pods)).thing
+        made = self.create(job)
+        if self.emulated is not None:
+            for index in range(pods):
+                self.create(_pod_of(made, index))
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        self.until(
+            lambda: len(self.items(path, labelSelector=f"batch.kubernetes.io/job-name={name}")) == pods,
+            f"the pods of {name} are made",
+        )
+        return made
+
+
+def _job(namespace: str, name: str, pods: int) -> Json:
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace, "labels": {"team": "nlp"}},
+        "spec": {
+            "parallelism": pods,
+            "completions": pods,
+            "completionMode": "Indexed",
+            "template": {
+                "spec": {
+                    "restartPolicy": "Never",
+                    "terminationGracePeriodSeconds": 0,
+                    "nodeSelector": {"sameshot.dev/there-is-none": "true"},
+                    "containers": [
+                        {
+                            "name": "main",
+                            "image": "sameshot.invalid/never-pulled",
+                            "command": ["python", "train.py"],
+                            "env": [{"name": "LOCAL_WORLD_SIZE", "value": "1"}],
+                        }
+                    ],
+                }
+            },
+        },
+    }
+
+
+def _pod_of(job: Json, index: int) -> Json:
+    """As the Job controller makes them, as far as it matters here."""
+    meta, template = job["metadata"], job["spec"]["template"]
+    own = template.get("metadata", {})
+    marks = {"batch.kubernetes.io/job-name": meta["name"], "batch.kubernetes.io/controller-uid": meta["uid"]}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"], "controller": True}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": f"{meta['name']}-{index}",
+            "namespace": meta["namespace"],
+            "labels": {**own.get("labels", {}), **marks},
+            "annotations": own.get("annotations", {}),
+            "ownerReferences": [{**owner, "blockOwnerDeletion": True}],
+        },
+        "spec": template["spec"],
+    }
+
+
+# ---- all of sameshot's objects
+
+
+def shipped() -> list[Json]:
+    """deploy/overlays/dev without its workloads, in an order that works."""
+    found = [each for each in kustomized(DEPLOY / "overlays/dev") if each["kind"] not in WORKLOADS]
+    return sorted(found, key=lambda each: FIRST.index(each["kind"]) if each["kind"] in FIRST else len(FIRST))
+
+
+def accounts_of(namespace: str) -> list[Json]:
+    """deploy/namespace for this one."""
+    found = documents_in(DEPLOY / "namespace/accounts.yaml")
+    for each in found:
+        for place in (each["metadata"], *each.get("subjects", [])):
+            place["namespace"] = namespace
+    return found
+
+
+@contextlib.contextmanager
+def installed(cluster: Cluster) -> Iterator[Cluster]:
+    """All of it, removed at the end. Skips where sameshot is on this cluster already: its objects are not ours."""
+    objects = shipped()
+    there = [each for each in objects if each["kind"] in ("Namespace", "CustomResourceDefinition")]
+    for each in there:
+        cluster.until(
+            lambda thing=each: not _ending(cluster, thing), f"{each['metadata']['name']} is gone", GONE_WITHIN_S
+        )
+        if cluster.get(cluster.api.path_of(each)) is not None:
+            pytest.skip(
+                f"sameshot is installed on this cluster ({each['kind']} {each['metadata']['name']}): use another"
+            )
+    with cluster.scope() as inner:
+        apply(inner, objects)
+        yield inner
+
+
+def apply(cluster: Cluster, objects: Iterable[Json]) -> None:
+    for each in objects:
+        if each["kind"] == "CustomResourceDefinition":
+            cluster.define(each)
+        else:
+            cluster.create(each)
+
+
+def _ending(cluster: Cluster, thing: Json) -> bool:
+    found = cluster.get(cluster.api.path_of(thing))
+    return found is not None and "deletionTimestamp" in found["metadata"]
