@@ -26,6 +26,7 @@ from sameshot.model import CaptureState
 
 AGENT = Path(__file__).parents[2] / "deploy" / "agent"
 ARCHIVE = "s3://traces/cluster"
+NETWORK = ("--listen=", "--certificate=", "--key=", "--coordinators-namespace=", "--metrics=")
 
 # $1: the kubelet's root of this node, $2: where the DaemonSet mounts it. What follows is run there.
 CONTAINER = r"""
@@ -62,7 +63,9 @@ def deployed(nodes: Nodes, name: str) -> Iterator[Service]:
     (mount,) = [each for each in container["volumeMounts"] if each["name"] == "kubelet"]
     kubelet = nodes[name].root
     values = {"NODE_NAME": name, "SAMESHOT_ARCHIVE": ARCHIVE}
-    arguments = [re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], word) for word in container["args"]]
+    # Without what is for other machines: those are played in tests/hosts, this one's coordinator is beside it.
+    here = [word for word in container["args"] if not word.startswith(NETWORK)]
+    arguments = [re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], word) for word in here]
     context = container["securityContext"]
     kept = ",".join(f"+{each.lower()}" for each in context["capabilities"]["add"])
     argv = (

@@ -15,7 +15,8 @@ from pod_security import violations
 
 import sameshot
 from sameshot.arm import labels
-from sameshot.kube import owners
+from sameshot.kube import names, owners
+from sameshot.operator.rights import AGENT_TLS_SECRET
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 AGENT, WEBHOOK, CERTIFIED = DEPLOY / "agent", DEPLOY / "webhook/base", DEPLOY / "webhook/cert-manager"
@@ -279,7 +280,7 @@ def test_the_agent_sees_the_kubelet_s_root_through_one_mount_and_no_other_part_o
     assert f"--kubelet-root={mount['mountPath']}" in container["args"]
 
 
-def test_the_agent_may_read_pods_and_the_owners_that_it_climbs_and_write_nothing() -> None:
+def test_the_agent_may_read_pods_and_the_owners_that_it_climbs_ask_whose_a_token_is_and_write_nothing() -> None:
     rules = one("ClusterRole", "sameshot-agent", of=AGENT)["rules"]
     granted = {
         (group, resource): set(rule["verbs"])
@@ -288,11 +289,35 @@ def test_the_agent_may_read_pods_and_the_owners_that_it_climbs_and_write_nothing
         for resource in rule["resources"]
     }
     climbed = {(group, resource): {"get"} for (group, _), resource in owners._MIDDLEMEN.items()}
-    assert granted == {("", "pods"): {"list", "watch"}} | climbed
+    asked = {("authentication.k8s.io", "tokenreviews"): {"create"}}  # which stores nothing
+    assert granted == {("", "pods"): {"list", "watch"}} | asked | climbed
     assert not any("resourceNames" in rule or "*" in str(rule) for rule in rules)
     account = one("ServiceAccount", "sameshot-agent", of=AGENT)
     assert account["automountServiceAccountToken"] is False  # but for the pod that says so itself
     assert agent_spec()["automountServiceAccountToken"] is True
+
+
+def test_an_agent_serves_coordinators_with_the_certificate_that_comes_later_and_is_ready_once_it_does() -> None:
+    spec = agent_spec()
+    (container,) = spec["containers"]
+    ports = {each["name"]: each["containerPort"] for each in container["ports"]}
+    assert ports == {"grpc": names.AGENT_PORT, "metrics": names.METRICS_PORT}
+    (secret,) = [each["secret"] for each in spec["volumes"] if "secret" in each]
+    assert (secret["secretName"], secret["optional"]) == (AGENT_TLS_SECRET, True)
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
+    for option in (
+        f"--listen=0.0.0.0:{names.AGENT_PORT}",
+        f"--metrics=0.0.0.0:{names.METRICS_PORT}",
+        f"--certificate={mount['mountPath']}/tls.crt",
+        f"--key={mount['mountPath']}/tls.key",
+        f"--coordinators-namespace={names.COORDINATORS_NAMESPACE}",
+    ):
+        assert option in container["args"], option
+    probes = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("readiness", "liveness")}
+    assert probes == {
+        "readiness": {"path": "/readyz", "port": "metrics"},
+        "liveness": {"path": "/healthz", "port": "metrics"},
+    }
 
 
 def test_an_agent_never_takes_the_place_of_training() -> None:
@@ -359,8 +384,13 @@ def test_privileged_pods_have_a_namespace_of_their_own() -> None:
 
 
 def test_nothing_is_reachable_that_need_not_be() -> None:
-    assert "ingress" not in one("NetworkPolicy", "sameshot-agent", of=AGENT)["spec"]
-    assert one("NetworkPolicy", "sameshot-agent", of=AGENT)["spec"]["policyTypes"] == ["Ingress"]
+    agent = one("NetworkPolicy", "sameshot-agent", of=AGENT)["spec"]
+    assert agent["policyTypes"] == ["Ingress"]
+    coordinators = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "sameshot-coordinators"}}}
+    assert agent["ingress"] == [
+        {"from": [coordinators], "ports": [{"port": "grpc", "protocol": "TCP"}]},
+        {"ports": [{"port": "metrics", "protocol": "TCP"}]},
+    ]
     webhook = one("NetworkPolicy", "sameshot-webhook", of=WEBHOOK)["spec"]
     assert webhook["policyTypes"] == ["Ingress", "Egress"]
     assert webhook["ingress"] == [{"ports": [{"port": "https", "protocol": "TCP"}]}]

@@ -36,8 +36,8 @@ async def serve(config: AgentConfig) -> None:
             loop.add_signal_handler(number, ending.set)
     agent = Agent(config)
     try:
-        await agent.start()
-        async with _probed(agent):
+        async with _probed(agent):  # from the first moment: to start may take longer than a probe waits
+            await agent.start()
             serving, ended = asyncio.create_task(_serve(agent)), asyncio.create_task(ending.wait())
             try:
                 await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)

@@ -14,6 +14,7 @@ import contextlib
 import http.server
 import logging
 import socket
+import socketserver
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
@@ -105,11 +106,21 @@ def _handler(collector: Collector, health: Health) -> type[http.server.BaseHTTPR
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 64
 
     def __init__(self, address: tuple[str, int], handler: type[http.server.BaseHTTPRequestHandler]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        host, port = address
+        self._both = host in ("0.0.0.0", "::") and socket.has_dualstack_ipv6()  # probes come to the pod's own address
+        if self._both:
+            host = "::"
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
-        super().__init__(address, handler)
+        super().__init__((host, port), handler)
+
+    def server_bind(self) -> None:
+        if self._both:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's own asks the name service what this machine is called
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._places.acquire(blocking=False):
