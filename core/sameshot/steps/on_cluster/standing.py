@@ -73,7 +73,6 @@ class _Terminated(msgspec.Struct, rename="camel"):
 class _State(msgspec.Struct):
     waiting: _Waiting | None = None
     terminated: _Terminated | None = None
-    running: msgspec.Raw | None = None
 
 
 class _ContainerStatus(msgspec.Struct):
