@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,3 +205,30 @@ def test_addresses_of_one_folder_mean_the_same_archive(tmp_path: Path, monkeypat
 def test_an_address_that_is_no_archive_is_a_usage_error(url: str) -> None:
     with pytest.raises(UsageError):
         Storage.open(url)
+
+
+def test_a_deleted_object_is_gone_and_may_be_deleted_again(storage: Storage) -> None:
+    for key in ("ns/job/0/a", "ns/job/0/ab", "ns/job/1/a"):
+        asyncio.run(storage.put(key, b"x"))
+    for _ in range(2):
+        asyncio.run(storage.delete("ns/job/0/a"))
+    asyncio.run(storage.delete("ns/job/0/ab/below"))  # no folder there, and no object
+    asyncio.run(storage.delete("never/was"))
+    assert asyncio.run(storage.list()) == ["ns/job/0/ab", "ns/job/1/a"]
+    with pytest.raises(StorageError):
+        asyncio.run(storage.delete("../outside"))
+
+
+def test_a_scan_tells_sizes_and_times_of_what_a_list_names(storage: Storage) -> None:
+    before = time.time()
+    for key, size in (("ns/a", 3), ("ns/b/c", 0), ("nsx", 1)):
+        asyncio.run(storage.put(key, b"x" * size))
+
+    async def scanned(prefix: str) -> dict[str, int]:
+        found = [each async for each in storage.scan(prefix)]
+        assert all(before - 2 <= each.modified_s <= time.time() + 2 for each in found)  # S3 tells whole seconds
+        return {each.key: each.size for each in found}
+
+    assert asyncio.run(scanned("")) == {"ns/a": 3, "ns/b/c": 0, "nsx": 1}
+    assert asyncio.run(scanned("ns/")) == {"ns/a": 3, "ns/b/c": 0}
+    assert asyncio.run(scanned("nothing")) == {}

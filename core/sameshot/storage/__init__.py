@@ -12,7 +12,7 @@ passing fault can explain (503, a slow or lost connection) is tried again until 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO, Protocol
 from urllib.parse import unquote, urlsplit
@@ -20,8 +20,9 @@ from urllib.parse import unquote, urlsplit
 from sameshot.errors import StorageError, UsageError
 from sameshot.model import path_problem
 from sameshot.storage.local import LocalBackend
+from sameshot.storage.values import Stored
 
-__all__ = ["Storage"]
+__all__ = ["Storage", "Stored"]
 
 _SLOWEST_BYTES_PER_S = 20_000_000  # an upload may take this much longer than the deadline of a small request
 
@@ -36,6 +37,11 @@ class _Backend(Protocol):
     async def get(self, key: str, deadline_s: float) -> bytes: ...
     async def size(self, key: str, deadline_s: float) -> int | None: ...
     async def list(self, prefix: str, deadline_s: float) -> list[str]: ...
+    def scan(self, prefix: str, deadline_s: float) -> AsyncGenerator[Stored]: ...
+    async def delete(self, key: str, deadline_s: float) -> None: ...
+    async def abort_uploads(
+        self, prefix: str, wanted: Callable[[str], bool], before_s: float, deadline_s: float
+    ) -> int: ...
     def get_sync(self, key: str, deadline_s: float) -> bytes: ...
     def open_read(self, key: str, deadline_s: float) -> BinaryIO: ...
 
@@ -125,6 +131,25 @@ class Storage:
         """All keys below the folder `prefix` ("" is the root), sorted. `a/b` covers `a/b/c`, not `a/bc`."""
         prefix = prefix.rstrip("/")
         return await self._backend.list(_checked(prefix) if prefix else "", self.deadline_s)
+
+    def scan(self, prefix: str = "") -> AsyncGenerator[Stored]:
+        """What `list` lists, with sizes and times, in no order, a page at a time: for places with any number of
+        objects. The deadline holds for each page."""
+        prefix = prefix.rstrip("/")
+        return self._backend.scan(_checked(prefix) if prefix else "", self.deadline_s)
+
+    async def delete(self, key: str) -> None:
+        """Remove the object; one that is not there is removed already."""
+        await self._backend.delete(_checked(key), self.deadline_s)
+
+    async def abort_uploads(self, prefix: str = "", *, wanted: Callable[[str], bool], before_s: float) -> int:
+        """Remove what uploads to `wanted` keys below `prefix` left behind that began before that time (seconds since
+        1970) and never ended: parts that no listing shows, and that cost room all the same. How many there were.
+
+        In a folder a key is that of the temporary file, beside the one that it was to be. Raises UsageError where this
+        can't be asked of the store here (S3 without the package boto3)."""
+        prefix = prefix.rstrip("/")
+        return await self._backend.abort_uploads(_checked(prefix) if prefix else "", wanted, before_s, self.deadline_s)
 
     def get_sync(self, key: str) -> bytes:
         """`get` for callers without an event loop."""

@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from sameshot.errors import AlreadyExists, Forbidden, NotFound, StorageError
 from sameshot.storage.retry import retrying
+from sameshot.storage.values import Stored
 from sameshot.threads import DaemonThreads
 
 _T = TypeVar("_T")
 _BLOCK = 1 << 20
 _THREADS = 8
 _TEMPORARY = ".sameshot-"
+_PAGE = 1_000
+_TRIES = 3
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOTHING_THERE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
@@ -67,6 +71,35 @@ class LocalBackend:
         folder = self._root / prefix
         return await self._run(f"Listing {folder}", deadline_s, lambda: sorted(self._keys(folder)))
 
+    async def scan(self, prefix: str, deadline_s: float) -> AsyncGenerator[Stored]:
+        folder = self._root / prefix
+        found = self._stored(folder)
+        while page := await self._run(f"Listing {folder}", deadline_s, lambda: list(itertools.islice(found, _PAGE))):
+            for each in page:
+                yield each
+
+    async def delete(self, key: str, deadline_s: float) -> None:
+        path = self._path(key)
+        await self._run(f"Deleting {path}", deadline_s, lambda: self._remove(path))
+
+    async def abort_uploads(
+        self, prefix: str, wanted: Callable[[str], bool], before_s: float, deadline_s: float
+    ) -> int:
+        """Files under a temporary name, whose writer was killed."""
+        folder = self._root / prefix
+
+        def abort() -> int:
+            count = 0
+            for path in self._files(folder):
+                if not path.name.startswith(_TEMPORARY) or not wanted(path.relative_to(self._root).as_posix()):
+                    continue
+                if (there := _looked_at(path)) and there.st_mtime < before_s:
+                    self._remove(path)
+                    count += 1
+            return count
+
+        return await self._run(f"Tidying {folder}", deadline_s, abort)
+
     def get_sync(self, key: str, deadline_s: float) -> bytes:
         with self.open_read(key, deadline_s) as stream:
             try:
@@ -89,14 +122,36 @@ class LocalBackend:
         return self._root / key
 
     def _keys(self, folder: Path) -> Iterator[str]:
+        for path in self._files(folder):
+            if not path.name.startswith(_TEMPORARY):
+                yield path.relative_to(self._root).as_posix()
+
+    def _stored(self, folder: Path) -> Iterator[Stored]:
+        for key in self._keys(folder):
+            if there := _looked_at(self._path(key)):
+                yield Stored(key, there.st_size, there.st_mtime)
+
+    def _files(self, folder: Path) -> Iterator[Path]:
         def fail(error: OSError) -> None:
             if not isinstance(error, _NOTHING_THERE):
                 raise _storage_error(f"Listing {folder}", error) from error
 
         for where, _, names in os.walk(folder, onerror=fail):
-            for name in names:
-                if not name.startswith(_TEMPORARY):
-                    yield (Path(where) / name).relative_to(self._root).as_posix()
+            yield from (Path(where) / name for name in names)
+
+    def _remove(self, path: Path) -> None:
+        """And the folders above that are empty then, as an object store has none."""
+        try:
+            path.unlink(missing_ok=True)
+        except NotADirectoryError:
+            return
+        except OSError as error:
+            raise _storage_error(f"Deleting {path}", error) from error
+        for folder in itertools.takewhile(lambda each: each != self._root, path.parents):
+            try:
+                folder.rmdir()
+            except OSError:
+                return  # something is in it, or somebody else was first
 
     async def _run(self, what: str, deadline_s: float, work: Callable[[], _T]) -> _T:
         import asyncio  # as in retrying
@@ -143,17 +198,33 @@ def _replace(final: Path, data: bytes) -> None:
 @contextlib.contextmanager
 def _temporary_beside(final: Path) -> Iterator[tuple[Path, BinaryIO]]:
     temporary = final.parent / f"{_TEMPORARY}{uuid.uuid4().hex}.tmp"
-    try:
-        _make_folders(final.parent)
-        out = temporary.open("xb", buffering=0)
-    except OSError as error:
-        raise _storage_error(f"Writing to {final.parent}", error) from error
+    out = _opened(temporary)
     try:
         with out:
             yield temporary, out
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _opened(temporary: Path) -> BinaryIO:
+    for left in reversed(range(_TRIES)):
+        try:
+            _make_folders(temporary.parent)
+            return temporary.open("xb", buffering=0)
+        except FileNotFoundError as error:  # whoever deletes takes empty folders along
+            if not left:
+                raise _storage_error(f"Writing to {temporary.parent}", error) from error
+        except OSError as error:
+            raise _storage_error(f"Writing to {temporary.parent}", error) from error
+    raise AssertionError
+
+
+def _looked_at(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except OSError:
+        return None  # gone since it was listed
 
 
 def _write(out: BinaryIO, data: bytes, final: Path, kept: Path | None = None) -> None:

@@ -12,7 +12,7 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -32,14 +32,17 @@ from obstore.store import S3Store
 from sameshot.errors import AlreadyExists, Forbidden, NotFound, StorageError, UsageError
 from sameshot.storage.local import source_changed
 from sameshot.storage.retry import attempt_limit_s, retrying, retrying_sync
+from sameshot.storage.values import Stored
 
 if TYPE_CHECKING:
+    from obstore import ObjectMeta
     from obstore.store import ClientConfig, RetryConfig, S3Credential
 
 _PART = 8 << 20
 _MAX_PARTS = 9_000  # S3 takes 10,000
 _PARALLEL_PARTS = 3
 _READ = 4 << 20
+_PAGE = 1_000  # as many as S3 lists at once
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _KEY, _SECRET, _TOKEN = "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -72,6 +75,7 @@ class S3Backend:
     def __init__(self, bucket: str, prefix: str, url: str, deadline_s: float, aws: Mapping[str, str] = {}) -> None:
         self._url = url
         self._bucket = bucket
+        self._aws = dict(aws)
         self._config: dict[str, Any] = {
             "prefix": prefix or None,
             "checksum_algorithm": "SHA256",
@@ -199,6 +203,42 @@ class S3Backend:
         except (BaseError, OSError) as error:
             raise self._refused(what, error) from None
 
+    async def scan(self, prefix: str, deadline_s: float) -> AsyncGenerator[Stored]:
+        what = f"Listing {self.uri(prefix)}"
+        pages = _Pages(self._plain, prefix)
+        while True:
+            try:
+                page = await retrying(what, deadline_s, pages.next, _again, _explain)
+            except (BaseError, OSError) as error:
+                raise self._refused(what, error) from None
+            if not page:
+                return
+            for each in page:
+                yield Stored(each["path"], each["size"], each["last_modified"].timestamp())
+
+    async def delete(self, key: str, deadline_s: float) -> None:
+        what = f"Deleting {self.uri(key)}"
+
+        async def remove() -> None:
+            try:
+                await obstore.delete_async(self._plain, key)
+            except FileNotFoundError:
+                return  # most stores don't say so
+
+        try:
+            await retrying(what, deadline_s, remove, _again, _explain)
+        except (BaseError, OSError) as error:
+            raise self._refused(what, error) from None
+
+    async def abort_uploads(
+        self, prefix: str, wanted: Callable[[str], bool], before_s: float, deadline_s: float
+    ) -> int:
+        from sameshot.storage.uploads import Uploads
+
+        root = f"{self._config['prefix']}/" if self._config["prefix"] else ""
+        uploads = Uploads(self._bucket, root, self._url, self._aws)
+        return await asyncio.to_thread(uploads.abort, f"{prefix}/" if prefix else "", wanted, before_s)
+
     def get_sync(self, key: str, deadline_s: float) -> bytes:
         with self.open_read(key, deadline_s) as stream:
             return stream.read()
@@ -265,6 +305,30 @@ def _own(aws: Mapping[str, str]) -> dict[str, Any]:
         }
         found["credential_provider"] = lambda: credential
     return found
+
+
+class _Pages:
+    """A listing, page by page. After a fault it goes on behind what was listed last."""
+
+    def __init__(self, store: S3Store, prefix: str) -> None:
+        self._store, self._prefix = store, prefix or None
+        self._pages: AsyncIterator[Sequence[ObjectMeta]] | None = None
+        self._last: str | None = None
+
+    async def next(self) -> Sequence[ObjectMeta]:
+        """Empty at the end."""
+        if self._pages is None:
+            self._pages = aiter(obstore.list(self._store, self._prefix, offset=self._last, chunk_size=_PAGE))
+        try:
+            page = await anext(self._pages)
+        except StopAsyncIteration:
+            return ()
+        except BaseException:
+            self._pages = None
+            raise
+        if page:
+            self._last = max(each["path"] for each in page)
+        return page
 
 
 class _Source:
