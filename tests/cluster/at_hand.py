@@ -1,14 +1,15 @@
 """A cluster to try all of sameshot on: its parts' objects from deploy/, their accounts' tokens, armed jobs.
 
 The parts themselves are processes beside the cluster, each with the token of its own account, so no image of ours is
-needed. Pods of jobs stay Pending: they ask for a node that there is not. With `SAMESHOT_TEST_EMULATED_API=1` and no
-`KUBECONFIG` the cluster is the emulated API server of tests/support: then nothing is proven of a real one, but that
-these tests hold together.
+needed. Pods of jobs stay Pending: they ask for a node that there is not. Without `KUBECONFIG` the cluster is the
+emulated API server of tests/support: then nothing is proven of a real one, but that the parts and these tests hold
+together.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -53,6 +54,11 @@ class Cluster:
         """Skip here where the server is the emulated one."""
         if self.emulated is not None:
             pytest.skip(f"the emulated API server can't show this: {why}")
+
+    def not_too_slow(self, why: str) -> None:
+        """Skip here where the server is the emulated one, and nobody asked for what takes it long."""
+        if self.emulated is not None and os.environ.get("SAMESHOT_TEST_EMULATED_API") != "1":
+            pytest.skip(f"with an emulated API server only if SAMESHOT_TEST_EMULATED_API=1: {why}")
 
     # ---- objects
 

@@ -1,10 +1,10 @@
-"""Tests against a real cluster: whichever `KUBECONFIG` names. Without it they skip, and say so.
+"""Tests against a real cluster: whichever `KUBECONFIG` names. Without it most skip, and say so.
 
     api     needs a server only: kind, a bare control plane, or any cluster (dry runs, and a namespace of its own)
     nodes   needs nodes that run pods
     cluster all of sameshot: what is shipped is applied, its parts are processes beside the cluster. Needs a server;
-            what else, says each file. `SAMESHOT_TEST_EMULATED_API=1` without KUBECONFIG has them run against the
-            emulated server of tests/support
+            what else, says each file. Without KUBECONFIG they run against the emulated server of tests/support, which
+            proves nothing of a real one; the slow ones do that only with `SAMESHOT_TEST_EMULATED_API=1`
 
 Every object lies in a namespace that the test makes and takes away again, but for what is cluster-wide (webhook
 configurations, roles and bindings, definitions of kinds, sameshot's own namespaces), which is removed, too. So the user
@@ -55,7 +55,7 @@ def restricted(api: ApiServer) -> Iterator[Namespace]:
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A server to try things on, real or emulated."""
     folder = tmp_path_factory.mktemp("cluster")
-    if os.environ.get("KUBECONFIG") or os.environ.get("SAMESHOT_TEST_EMULATED_API") != "1":
+    if os.environ.get("KUBECONFIG"):
         made = Cluster(request.getfixturevalue("api"), folder)
         with made.stack:
             yield made

@@ -38,6 +38,7 @@ RENDERED = {
 @pytest.fixture(scope="module")
 def argo(sameshot: Cluster, shared_data: Path) -> Iterator[Cluster]:
     """Argo's kinds: the definitions, and nobody behind them. `sameshot` is there for the ClusterRole that is bound."""
+    sameshot.not_too_slow("it reads Argo's schemas for seconds per object")
     with sameshot.scope() as inner:
         for plural in PLURALS:
             inner.define(definition(json.loads((shared_data / f"argo-crds/{plural}.json").read_text()), plural))

@@ -11,6 +11,7 @@ The port opens once it serves, so a tcpSocket probe tells whether it is ready.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -94,9 +95,16 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 def read_config(path: Path) -> ClusterConfig:
     """Raises UsageError, with the place in the file, where it is not such a file."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ClusterConfig)
+        return msgspec.json.decode(path.read_bytes(), type=ClusterConfig, dec_hook=_a_path)
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(f"The coordinator's configuration {path} can't be read: {error}.") from None
+
+
+def _a_path(kind: type, text: Any) -> Any:
+    """Files are texts in JSON."""
+    if kind is Path and isinstance(text, str) and text:
+        return Path(text)
+    raise ValueError(f"{text!r} is no {kind.__name__.lower()}")
 
 
 def read_policy(path: Path) -> CapturePolicy:
