@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -51,6 +50,8 @@ def gc(
     manifest only after a week, and nothing that is not called as a capture's file is. Results of analyses are not
     touched. Exit code 75 where the store failed, 1 where a manifest can't be understood; all else was done.
     """
+    import asyncio
+
     from sameshot.gc.choose import Rule
     from sameshot.gc.sweep import sweep
     from sameshot.model import check_name
