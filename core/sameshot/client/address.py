@@ -31,13 +31,15 @@ def resolve(
     uid: str | None = None,
     attempt: int | None = None,
     say: Say | None = None,
+    wait_s: float | None = None,
     leave: threading.Event | None = None,
 ) -> Endpoint:
     """What a client can connect to.
 
-    In a cluster the API server is asked, once for many calls, and a coordinator that is just starting is waited for, as
-    long as the address says; `say` is told so, and `leave` ends that early. `uid` and `attempt` say there which run is
-    meant, and never another; other addresses don't tell runs apart. This blocks: event loops give it a thread.
+    In a cluster the API server is asked, once for many calls, and a coordinator that is just starting is waited for:
+    `wait_s` seconds (None: as long as the address says). `say` is told so, and `leave` ends that early. `uid` and
+    `attempt` say there which run is meant, and never another; other addresses don't tell runs apart. This blocks: event
+    loops give it a thread.
 
     Raises UsageError for what is no address or fits several jobs; NoSuchJob, as JobEnded or OtherAttempt where that is
     known; Unreachable; and Denied.
@@ -46,7 +48,7 @@ def resolve(
     if scheme == KUBE:
         from sameshot.client.cluster import dial
 
-        return dial(address, uid=uid, attempt=attempt, say=say, leave=leave)
+        return dial(address, uid=uid, attempt=attempt, say=say, wait_s=wait_s, leave=leave)
     if scheme in _RESOLVERS:
         found = _RESOLVERS[scheme](rest)
         return Endpoint(found) if isinstance(found, str) else found

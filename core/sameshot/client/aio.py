@@ -14,6 +14,7 @@ from sameshot.api.sameshot_pb2_grpc import CoordinatorStub
 from sameshot.api.transport import Endpoint, aio_channel
 from sameshot.api.views import CaptureView, JobDescription, WorkersView
 from sameshot.client import wire
+from sameshot.client.pool import given_back, lent
 from sameshot.errors import Unreachable
 from sameshot.model import CaptureSpec
 
@@ -26,11 +27,11 @@ class AsyncClient:
         self.address = self._to.address
         self._who = self._to.called or f"The coordinator at {self.address}"
         self._metadata = wire.metadata(caller)
-        self._channel = aio_channel(self._to)
+        self._channel = lent(self._to) if self._to.kept else aio_channel(self._to)
         self._stub: Any = CoordinatorStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def describe(self) -> JobDescription:
-        return wire.description(await self._call(self._stub.Describe, pb.DescribeRequest()))
+        return wire.description(await self._call(self._stub.Describe, pb.DescribeRequest()), self._to)
 
     async def workers(self) -> WorkersView:
         return wire.workers(await self._call(self._stub.ListWorkers, pb.ListJobWorkersRequest()))
@@ -96,7 +97,10 @@ class AsyncClient:
                 await asyncio.sleep(0.2)
 
     async def close(self) -> None:
-        await self._channel.close()
+        if self._to.kept:
+            given_back(self._to, self._channel)
+        else:
+            await self._channel.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -35,7 +35,7 @@ class Client:
 
     def describe(self) -> JobDescription:
         """Which job is served, and what its policy allows."""
-        return wire.description(self._call(self._stub.Describe, pb.DescribeRequest()))
+        return wire.description(self._call(self._stub.Describe, pb.DescribeRequest()), self._to)
 
     def workers(self) -> WorkersView:
         """Who is registered now, asked of every agent."""

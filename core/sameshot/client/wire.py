@@ -15,7 +15,7 @@ from sameshot.api.convert import from_proto, to_proto
 from sameshot.api.status import from_rpc
 from sameshot.api.transport import CALLER_KEY, Endpoint
 from sameshot.api.views import CaptureView, JobDescription, WorkersView, by_rank
-from sameshot.errors import SameshotError, UsageError
+from sameshot.errors import OtherAttempt, SameshotError, UsageError
 from sameshot.model import CaptureSpec, JobRef, TargetFact, check_caller
 
 OnFailed = Literal["NEW", "RETURN"]
@@ -68,7 +68,9 @@ def workers(message: pb.ListJobWorkersResponse) -> WorkersView:
     return skew.workers_view(message)
 
 
-def description(message: pb.DescribeResponse) -> JobDescription:
+def description(message: pb.DescribeResponse, to: Endpoint) -> JobDescription:
+    if message.retired and to.failed is not None:
+        to.failed(OtherAttempt(message.retired))  # whoever found the way should look for another
     return JobDescription(
         job=from_proto(message.job, JobRef),
         series=message.series,

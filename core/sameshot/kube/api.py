@@ -13,7 +13,7 @@ import http.client
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import urlencode, urlsplit
@@ -61,6 +61,12 @@ class Listed(msgspec.Struct, frozen=True):
     version: str
 
 
+class Sender(Protocol):
+    """What asking for a token needs."""
+
+    def send(self, method: str, path: str, body: object = ..., *, content_type: str = ...) -> bytes: ...
+
+
 class Change(msgspec.Struct, frozen=True):
     """`kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
 
@@ -100,6 +106,30 @@ class _Event(msgspec.Struct):
 class _Problem(msgspec.Struct):
     code: int = 500
     message: str = ""
+
+
+def pages(get: Callable[[str, Mapping[str, str]], bytes], path: str, query: Mapping[str, str]) -> Iterator[Listed]:
+    """All objects, page by page. Raises like `get`.
+
+    A page that is too large is asked for in smaller ones, to the end: a few objects that somebody made as large as he
+    could must not hide all others.
+    """
+    limit, asked = PAGE, dict(query)
+    while True:
+        try:
+            data = get(path, {**asked, "limit": str(limit)})
+        except TooLarge:
+            if limit == 1:
+                raise
+            limit = max(1, limit // 8)
+            asked.pop("resourceVersion", None)  # with it, servers give all at once, whatever the limit
+            continue
+        page = msgspec.json.decode(data, type=_List)
+        yield Listed(tuple(page.items or ()), page.metadata.resource_version)
+        if not page.metadata.continue_:
+            return
+        asked["continue"] = page.metadata.continue_
+        asked.pop("resourceVersion", None)  # the token says which; both together are refused
 
 
 class KubeApi:
@@ -155,27 +185,8 @@ class KubeApi:
         return data
 
     def list(self, path: str, query: Mapping[str, str]) -> Iterator[Listed]:
-        """All objects, page by page. Raises like `get`.
-
-        A page that is too large is asked for in smaller ones, to the end: a few objects that somebody made as large as
-        he could must not hide all others.
-        """
-        limit, asked = PAGE, dict(query)
-        while True:
-            try:
-                data = self.get(path, {**asked, "limit": str(limit)})
-            except TooLarge:
-                if limit == 1:
-                    raise
-                limit = max(1, limit // 8)
-                asked.pop("resourceVersion", None)  # with it, servers give all at once, whatever the limit
-                continue
-            page = msgspec.json.decode(data, type=_List)
-            yield Listed(tuple(page.items or ()), page.metadata.resource_version)
-            if not page.metadata.continue_:
-                return
-            asked["continue"] = page.metadata.continue_
-            asked.pop("resourceVersion", None)  # the token says which; both together are refused
+        """All objects, page by page. Raises like `get`."""
+        return pages(self.get, path, query)
 
     def watch(self, path: str, query: Mapping[str, str], version: str) -> Iterator[Change]:
         """Changes after `version`, until the server ends the watch. Raises like `get`."""

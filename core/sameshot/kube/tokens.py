@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from sameshot.errors import Denied, Unreachable
-from sameshot.kube.api import TROUBLES, Api, ApiError
+from sameshot.kube.api import TROUBLES, ApiError, Sender
 
 LASTS_S = 600  # the least that API servers give
 RENEWED_AFTER = 0.8  # of its life
@@ -40,7 +40,7 @@ class RequestedToken:
     """
 
     def __init__(
-        self, api: Api, namespace: str, account: str, audience: str, *, clock: Callable[[], float] = time.time
+        self, api: Sender, namespace: str, account: str, audience: str, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._api = api
         self._namespace = namespace

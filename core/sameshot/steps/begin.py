@@ -49,7 +49,9 @@ async def begin(
     """
 
     async def attempt() -> CaptureView:
-        async with dialled(request.address, caller=request.caller, uid=request.uid, attempt=request.attempt) as client:
+        async with dialled(
+            request.address, caller=request.caller, uid=request.uid, attempt=request.attempt, wait_s=None, say=progress
+        ) as client:
             known = await _known(client, request)
             if known is None:
                 await check(client, request)

@@ -8,14 +8,16 @@ from collections.abc import Mapping
 import msgspec
 
 from sameshot.client import JobInfo, jobs
+from sameshot.client.cluster import address_of, found_jobs, is_kube, parse
 from sameshot.errors import UsageError
 from sameshot.steps.patience import patiently
-from sameshot.steps.preflight import dialled
+from sameshot.steps.preflight import dialled, in_thread
 from sameshot.steps.store import wait
 
 
 class FoundJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One running job. `address` is what `connect()` takes; `uid` and `attempt` pin a request to this very run."""
+    """One running job. `address` is what `connect()` takes; `uid` and `attempt` pin a request to this very run.
+    `labels` are those of its run on this machine, or of its own object in a cluster."""
 
     name: str
     address: str
@@ -28,10 +30,14 @@ class FoundJob(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 async def find_jobs_async(address: str = "local", labels: Mapping[str, str] | None = None) -> list[FoundJob]:
     """The jobs at an address that have all of `labels`, newest first: of this machine for `local` and `local:<name>`,
-    else the one that the coordinator there serves.
+    of a cluster for `kube:<namespace>` and `kube:<namespace>/<name>` (labels of the job's own object), else the one
+    that the coordinator there serves.
 
-    None is an empty list. Raises UsageError where labels are asked of a coordinator, which knows none, and Unreachable.
+    None is an empty list. Raises UsageError where labels are asked of a coordinator, which knows none; Unreachable; and
+    Denied.
     """
+    if is_kube(address):
+        return await patiently(lambda: in_thread(lambda _: _in_cluster(address, labels or {})))
     scheme, _, name = address.partition(":")
     if scheme == "local":
         found = [info for info in jobs(labels) if name in ("", info.job.name, info.run)]
@@ -61,6 +67,25 @@ async def find_jobs_async(address: str = "local", labels: Mapping[str, str] | No
 def find_jobs(address: str = "local", labels: Mapping[str, str] | None = None) -> list[FoundJob]:
     """`find_jobs_async` for callers without an event loop."""
     return wait(find_jobs_async(address, labels))
+
+
+def _in_cluster(address: str, labels: Mapping[str, str]) -> list[FoundJob]:
+    """A job is addressed as the whole list was, by its name, and by its uid where that is not enough."""
+    wanted, found = parse(address), found_jobs(address)
+    called = Counter(each.spec.job.name for each in found)
+    return [
+        FoundJob(
+            name=each.spec.job.name,
+            address=str(address_of(each.job, wanted, alone=called[each.spec.job.name] == 1)),
+            uid=each.spec.job.uid,
+            attempt=each.spec.job.attempt,
+            namespace=each.metadata.namespace,
+            series=each.spec.series,
+            labels=each.spec.labels,
+        )
+        for each in found
+        if labels.items() <= each.spec.labels.items()
+    ]
 
 
 def _found(info: JobInfo, *, unique: bool) -> FoundJob:

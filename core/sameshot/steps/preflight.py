@@ -161,11 +161,20 @@ def nobody_there(job: JobRef, view: WorkersView) -> SameshotError | None:
 
 @asynccontextmanager
 async def dialled(
-    address: str, *, caller: str | None = None, uid: str | None = None, attempt: int | None = None
+    address: str,
+    *,
+    caller: str | None = None,
+    uid: str | None = None,
+    attempt: int | None = None,
+    wait_s: float | None = 0.0,
+    say: Say | None = None,
 ) -> AsyncIterator[AsyncClient]:
-    """A client of the coordinator that the address means now. Raises NoSuchJob, as JobEnded where that is known."""
+    """A client of the coordinator that the address means now. In a cluster one that is just starting is waited for as
+    long as `wait_s` says (None: as the address does). Raises NoSuchJob, as JobEnded where that is known."""
     if is_kube(address):
-        to = await _in_thread(lambda leave: resolve(address, uid=uid, attempt=attempt, leave=leave))
+        to = await in_thread(
+            lambda leave: resolve(address, uid=uid, attempt=attempt, say=say, wait_s=wait_s, leave=leave)
+        )
     else:
         to = resolved(address, uid)
     async with AsyncClient(to, caller=caller) as client:
@@ -180,7 +189,7 @@ def resolved(address: str, uid: str | None = None, attempt: int | None = None) -
     """
     scheme, _, name = address.partition(":")
     if scheme != "local":
-        return resolve(address, uid=uid, attempt=attempt)
+        return resolve(address, uid=uid, attempt=attempt, wait_s=0.0)
     if uid is None:
         try:
             return resolve(address)
@@ -207,7 +216,7 @@ def resolved(address: str, uid: str | None = None, attempt: int | None = None) -
 _THREADS = DaemonThreads(16, "sameshot-dial")  # nobody waits at the end for an API server that is silent
 
 
-async def _in_thread(act: Callable[[threading.Event], T]) -> T:
+async def in_thread(act: Callable[[threading.Event], T]) -> T:
     """What blocks, out of the loop's way. Who is cancelled here does not leave it waiting for minutes."""
     leave = threading.Event()
     try:

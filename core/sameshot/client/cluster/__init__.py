@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sameshot.client.cluster.address import KubeAddress, Route, is_kube, parse
+from sameshot.client.cluster.address import KubeAddress, Route, address_of, is_kube, parse
 
 if TYPE_CHECKING:
     from sameshot.api.transport import Endpoint
+    from sameshot.kube.coordinators import CaptureCoordinator
 
-__all__ = ["KubeAddress", "Route", "dial", "is_kube", "parse"]
+__all__ = ["KubeAddress", "Route", "address_of", "dial", "found_jobs", "is_kube", "own_namespace", "parse"]
 
 
 def dial(
@@ -24,8 +25,35 @@ def dial(
     uid: str | None = None,
     attempt: int | None = None,
     say: Callable[[str], None] | None = None,
+    wait_s: float | None = None,
     leave: threading.Event | None = None,
 ) -> Endpoint:
     """The coordinator of a job in a cluster; parameters and errors as for `client.resolve`."""
-    parse(address)
-    raise NotImplementedError
+    from sameshot.client.cluster.dialing import DIALER
+
+    return DIALER.dial(address, uid=uid, attempt=attempt, say=say, wait_s=wait_s, leave=leave)
+
+
+def found_jobs(address: str) -> list[CaptureCoordinator]:
+    """The jobs that can be captured now, of a namespace or of that name there, each with its newest attempt, the newest
+    job first. Raises as `client.resolve` does; none is an empty list."""
+    from sameshot.client.cluster import lookup
+    from sameshot.client.cluster.coordinators import fitting, is_live, newest_of_each
+    from sameshot.client.cluster.dialing import DIALER
+
+    wanted = parse(address)
+    found = newest_of_each(fitting(lookup.coordinators(DIALER.access(wanted), wanted), wanted))
+    return [each for each in found if is_live(each)]
+
+
+def own_namespace(context: str | None = None, kubeconfig: str | None = None) -> str:
+    """The namespace that kubectl would use; in a pod, unless one of the two is named, the pod's own."""
+    from sameshot.client.cluster.access import is_pod, open_access
+
+    if context is None and kubeconfig is None and is_pod():
+        account = open_access(KubeAddress(namespace="default")).account
+        assert account is not None
+        return account[0]
+    from sameshot.client.cluster.kubeconfig import own_namespace as of_context
+
+    return of_context(context, kubeconfig)

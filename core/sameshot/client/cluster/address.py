@@ -24,6 +24,7 @@ from urllib.parse import parse_qsl, quote, unquote
 import msgspec
 
 from sameshot.errors import UsageError
+from sameshot.model import JobRef
 
 SCHEME = "kube"
 WAIT_S = 60.0
@@ -116,6 +117,12 @@ def parse(address: str) -> KubeAddress:
         except ValueError as error:
             raise _wrong(address, f"{key} is {value!r}, {error}") from None
     return KubeAddress(namespace=namespace, job=job, **said)
+
+
+def address_of(job: JobRef, wanted: KubeAddress, *, alone: bool) -> KubeAddress:
+    """The address of this very job, reached as `wanted` is. `alone`: no other of its name is there."""
+    uid = None if alone else job.uid
+    return msgspec.structs.replace(wanted, namespace=job.namespace, job=job.name, attempt=None, uid=uid, kind=None)
 
 
 def _wrong(address: str, why: str) -> UsageError:

@@ -1,0 +1,310 @@
+"""From `kube:<namespace>/<job>` to an endpoint that a client can call; remembered until it fails.
+
+What is remembered costs no request to the API server: pollers call a coordinator every few seconds for hours. A call
+that fails (the client tells, `Endpoint.failed`) has it looked up anew at the next; while the API server does not answer
+then, what is known goes on being used.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sameshot.api.transport import Endpoint
+from sameshot.client.cluster import lookup
+from sameshot.client.cluster.access import Access, open_access
+from sameshot.client.cluster.address import KubeAddress, Route, parse
+from sameshot.client.cluster.coordinators import Armed, can_be_called, choose, is_live, may_come, progress, why_not
+from sameshot.client.cluster.tunnel import Tunnel
+from sameshot.errors import Denied, JobEnded, OtherAttempt, SameshotError, Unreachable
+from sameshot.kube import names
+from sameshot.kube.coordinators import CaptureCoordinator
+from sameshot.kube.tokens import RequestedToken
+
+Say = Callable[[str], None]
+
+UNHEARD_OF_S = 5.0
+"""So long a job is waited for of which there is no sign yet: its pods may just be made."""
+LOOK_AGAIN_S = 300.0
+"""After so long what is remembered is looked up again: a job may have another attempt, a CA may be renewed."""
+AWAY_S = 10.0
+"""The same where the API server did not answer the last time."""
+CALM_S = 1.0
+"""So often at most an address that fails is looked up."""
+FORGOTTEN_AFTER_S = 900.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 2.0
+
+
+class Token:
+    """A token for one job's coordinators; remembers why none was given, which gRPC passes on as words only."""
+
+    def __init__(self, inner: Callable[[], str]) -> None:
+        self._inner = inner
+        self.trouble: SameshotError | None = None
+
+    def __call__(self) -> str:
+        try:
+            token = self._inner()
+        except SameshotError as error:
+            self.trouble = error
+            raise
+        self.trouble = None
+        return token
+
+
+@dataclass(eq=False)
+class _Known:
+    """What was found for one address. `stale`: a call failed, so it is looked up before it is used again. `denied`: for
+    want of rights, so its token is not used again either."""
+
+    wanted: KubeAddress
+    coordinator: CaptureCoordinator
+    token: Token
+    tunnel: Tunnel | None
+    found_at: float
+    used_at: float
+    stale: bool = False
+    denied: bool = False
+    endpoint: Endpoint = field(init=False)
+
+    def __post_init__(self) -> None:
+        status, job = self.coordinator.status, self.coordinator.job
+        self.endpoint = Endpoint(
+            status.endpoint if self.tunnel is None else self.tunnel.address,
+            ca=status.ca,
+            server_name=status.server_name,
+            token=self.token,
+            called=f"The coordinator of job {job.namespace}/{job.name}",
+            failed=self.failed,
+            kept=True,
+        )
+
+    def failed(self, error: SameshotError) -> SameshotError:
+        """What a client's call met: is there anything to be looked up anew, and is more known about why?"""
+        over = isinstance(error, JobEnded | OtherAttempt)
+        if over and self.wanted.attempt is not None:
+            return error  # that attempt was meant
+        if over or isinstance(error, Unreachable | Denied) or type(error) is SameshotError:
+            self.stale = True
+        if isinstance(error, Denied):
+            self.denied = True
+        if not isinstance(error, Unreachable):
+            return error
+        if (why := self.token.trouble) is not None:
+            self.denied = isinstance(why, Denied)
+            return type(why)(str(why))
+        if not is_live(self.coordinator):
+            return why_not(self.coordinator, self.wanted, Armed.UNKNOWN)
+        if self.tunnel is not None and (why := self.tunnel.trouble) is not None:
+            return type(why)(str(why))
+        return error
+
+
+@dataclass
+class _Place:
+    """One address; `lock` is held by who looks it up."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    known: _Known | None = None
+
+
+class _Away(Exception):
+    """The API server could not be asked."""
+
+    def __init__(self, error: Unreachable) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Dialer:
+    """`clock` is monotonic, in seconds; `opened` gives the way to the API server that an address names."""
+
+    def __init__(
+        self, opened: Callable[[KubeAddress], Access] = open_access, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._open = opened
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._places: dict[KubeAddress, _Place] = {}
+        self._accesses: dict[tuple[str | None, str | None], Access] = {}
+
+    def dial(
+        self,
+        address: str,
+        *,
+        uid: str | None = None,
+        attempt: int | None = None,
+        say: Say | None = None,
+        wait_s: float | None = None,
+        leave: threading.Event | None = None,
+    ) -> Endpoint:
+        """As `client.resolve`."""
+        wanted = parse(address)
+        wait_s = wanted.wait_ms / 1000 if wait_s is None else wait_s
+        pinned = {name: value for name, value in (("uid", uid), ("attempt", attempt)) if value is not None}
+        wanted = msgspec.structs.replace(wanted, wait_ms=0, **pinned)
+        place = self._place(wanted)
+        if (known := place.known) is not None and self._holds(known):
+            known.used_at = self._clock()
+            return known.endpoint
+        # Who comes while it is looked up already takes what is known: it may work again, and a call tells soon.
+        if not place.lock.acquire(blocking=known is None) and known is not None:
+            return known.endpoint
+        try:
+            known = place.known
+            if known is None or not self._holds(known):
+                known = place.known = self._looked_up(wanted, known, say, wait_s, leave or threading.Event())
+            known.used_at = self._clock()
+            return known.endpoint
+        finally:
+            place.lock.release()
+
+    def access(self, wanted: KubeAddress) -> Access:
+        """The way to the API server, made once for all addresses of one cluster and credential."""
+        which = (wanted.kubeconfig, wanted.context)
+        with self._lock:
+            if which not in self._accesses:
+                self._accesses[which] = self._open(wanted)
+            return self._accesses[which]
+
+    def forget(self) -> None:
+        """Nothing is remembered any more; tunnels end with their last user."""
+        self._lock = threading.Lock()  # after a fork somebody may have held it
+        self._places, self._accesses = {}, {}
+
+    def _place(self, wanted: KubeAddress) -> _Place:
+        now = self._clock()
+        with self._lock:
+            for old, place in list(self._places.items()):
+                if place.known is not None and now - place.known.used_at > FORGOTTEN_AFTER_S:
+                    del self._places[old]
+            return self._places.setdefault(wanted, _Place())
+
+    def _holds(self, known: _Known) -> bool:
+        return not known.stale and self._clock() - known.found_at < LOOK_AGAIN_S
+
+    def _looked_up(
+        self, wanted: KubeAddress, before: _Known | None, say: Say | None, wait_s: float, leave: threading.Event
+    ) -> _Known:
+        if before is not None and (calm := CALM_S - (self._clock() - before.found_at)) > 0:
+            leave.wait(calm)
+        access = self.access(wanted)
+        through_pod = wanted.route is Route.PORT_FORWARD or (wanted.route is Route.AUTO and not access.in_pod)
+        try:
+            found = self._coordinator(access, wanted, through_pod, say, wait_s, leave)
+        except (_Away, Denied) as error:  # servers that have just started know no rights for a moment
+            if before is None or before.denied:
+                raise (error.error if isinstance(error, _Away) else error) from None
+            before.stale = False
+            before.found_at = self._clock() - LOOK_AGAIN_S + AWAY_S
+            return before
+        return self._way_to(found, access, wanted, through_pod, before)
+
+    def _coordinator(
+        self,
+        access: Access,
+        wanted: KubeAddress,
+        through_pod: bool,
+        say: Say | None,
+        wait_s: float,
+        leave: threading.Event,
+    ) -> CaptureCoordinator:
+        """The one that is meant, once it can be called. Asks again and again, so a missed change loses nothing."""
+        began, pause, said, error = self._clock(), FIRST_PAUSE_S, "", None
+        while True:
+            found = None
+            try:
+                found = choose(lookup.coordinators(access, wanted), wanted)
+                if found is not None and can_be_called(found, through_pod=through_pod):
+                    return found
+                armed = lookup.armed(access, wanted) if found is None else Armed.UNKNOWN
+                error, limit = why_not(found, wanted, armed), wait_s
+                if not may_come(error, found, armed):
+                    limit = min(wait_s, UNHEARD_OF_S) if found is None else 0.0
+                now = progress(found, wanted)
+            except Unreachable as away:
+                if error is None:  # the first question: whoever asks should know that nobody answers
+                    raise _Away(away) from None
+                error, limit, now = away, wait_s, f"waiting: {away}"
+            left = limit - (self._clock() - began)
+            if left <= 0 or leave.is_set():
+                raise error
+            if say is not None and now != said:
+                said = now
+                say(said)
+            leave.wait(min(pause, left))
+            pause = min(pause * 1.5, LONGEST_PAUSE_S)
+
+    def _way_to(
+        self, found: CaptureCoordinator, access: Access, wanted: KubeAddress, through_pod: bool, before: _Known | None
+    ) -> _Known:
+        namespace, account = account_for(wanted, access)
+        token = Token(RequestedToken(access.api, namespace, account, names.audience_of(found.job)))
+        if before is not None and before.coordinator.job == found.job and not before.denied:
+            token = before.token
+        try:
+            token()  # now, so that what is missing is said at once and typed
+        except Denied as error:
+            raise denied(error, namespace, account, access, wanted) from None
+        tunnel = None
+        if through_pod and found.status.pod is not None:
+            tunnel = before.tunnel if before is not None else None
+            if tunnel is None or tunnel.place != found.status.pod:
+                try:
+                    tunnel = Tunnel(found.status.pod, access.upgrade)
+                except Unreachable:
+                    if not is_live(found):
+                        raise why_not(found, wanted, Armed.UNKNOWN) from None
+                    raise
+        known = _Known(wanted, found, token, tunnel, self._clock(), self._clock())
+        if before is None or not _same(before.endpoint, known.endpoint):
+            return known
+        # The very same place: clients' open connections to it are of use still.
+        before.coordinator, before.found_at = found, known.found_at
+        before.stale = before.denied = False
+        return before
+
+
+def _same(one: Endpoint, other: Endpoint) -> bool:
+    return (one.address, one.ca, one.server_name, one.token) == (
+        other.address,
+        other.ca,
+        other.server_name,
+        other.token,
+    )
+
+
+def account_for(wanted: KubeAddress, access: Access) -> tuple[str, str]:
+    """(namespace, name) of the ServiceAccount whose token is asked for. A name alone is one of the pod's own namespace,
+    or with a kubeconfig one of the job's. Pure."""
+    if wanted.service_account is None:
+        return access.account or (wanted.namespace, names.CALLERS_ACCOUNT)
+    namespace, slash, name = wanted.service_account.partition("/")
+    if slash:
+        return namespace, name
+    return (access.account[0] if access.account is not None else wanted.namespace), wanted.service_account
+
+
+def denied(error: Denied, namespace: str, account: str, access: Access, wanted: KubeAddress) -> Denied:
+    """The same, and what to do about it. Pure."""
+    if access.account is not None:
+        own = ":".join(access.account)
+        return Denied(
+            f"{error} Give it with: sameshot rights {account} -n {namespace} --jobs-namespace {wanted.namespace} "
+            f"--existing | kubectl apply -f - (this pod runs as {own})"
+        )
+    return Denied(
+        f"{error} Who may edit the namespace has it, and whoever is given it with: kubectl create rolebinding "
+        f"sameshot-user -n {namespace} --clusterrole=sameshot-user --user=<you>; to look only, "
+        "?service-account=sameshot-viewer is enough."
+    )
+
+
+DIALER = Dialer()
+"""The one of this process. A fork begins anew: threads and connections stay with the parent."""
+os.register_at_fork(after_in_child=DIALER.forget)

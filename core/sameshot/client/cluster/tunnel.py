@@ -1,0 +1,321 @@
+"""The API server's port-forward as an address on this machine: each connection to it is one to the coordinator's pod.
+
+What goes through is the coordinator's own TLS, end to end; neither the API server nor whoever else connects to the
+address on this machine can read it or call without a token.
+
+Each connection is a websocket of its own (subprotocol `v4.channel.k8s.io`): channel 0 carries the bytes, channel 1 an
+error in words, both begin with the port in two bytes, and neither can be half-closed. One thread serves a connection
+and sleeps in `poll` while nothing comes. The official client's `stream.portforward` is not used: where its websocket
+breaks, its thread dies and the caller's socket stays open for ever (mended in version 32), it answers pings in the
+middle of its own half-sent frames, and takes no timeout.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+from sameshot.client.cluster.access import Upgrade
+from sameshot.errors import Denied, SameshotError, Unreachable, UsageError
+from sameshot.kube.coordinators import PodPlace
+
+log = logging.getLogger(__name__)
+
+PROTOCOL = "v4.channel.k8s.io"
+OPEN_S = 15.0
+SPARE_S = 20.0  # servers wait some time for a client to say hello, not for ever
+_BLOCK = 256 << 10
+_MOST = 4 << 20  # bytes on their way in one direction; then the other side waits
+
+_DATA, _ERROR = 0, 1
+
+
+class Tunnel:
+    """Opens the first connection at once, so that its errors are typed: Denied, Unreachable, UsageError.
+
+    `upgrade` is asked for each connection. Ends when nobody holds it any more, or with `close`.
+    """
+
+    def __init__(self, place: PodPlace, upgrade: Callable[[], Upgrade]) -> None:
+        self.place = place
+        self._shared = _Shared(place, upgrade)
+        self._shared.spare = (time.monotonic(), open_websocket(upgrade(), place))
+        listener = socket.create_server(("127.0.0.1", 0), backlog=16)
+        self.address = f"127.0.0.1:{listener.getsockname()[1]}"
+        self._end = weakref.finalize(self, _close, listener, self._shared)
+        threading.Thread(target=_accept, args=(listener, self._shared), name="sameshot-tunnel", daemon=True).start()
+
+    @property
+    def trouble(self) -> SameshotError | None:
+        """Why the last connection could not be made, or ended; None: it stands, or ended as they do."""
+        return self._shared.trouble
+
+    @property
+    def connections(self) -> int:
+        return len(self._shared.open)
+
+    def close(self) -> None:
+        """Every connection is cut; new ones are refused."""
+        self._end()
+
+
+class _Shared:
+    """What the threads hold, and not the tunnel itself: so it ends when its users have gone."""
+
+    def __init__(self, place: PodPlace, upgrade: Callable[[], Upgrade]) -> None:
+        self.place = place
+        self.upgrade = upgrade
+        self.trouble: SameshotError | None = None
+        self.spare: tuple[float, Any] | None = None
+        self.open: set[socket.socket] = set()
+        self.lock = threading.Lock()
+
+    def websocket(self) -> Any:
+        spare, self.spare = self.spare, None
+        if spare is not None:
+            if time.monotonic() - spare[0] < SPARE_S:
+                return spare[1]
+            _shut(spare[1])
+        return open_websocket(self.upgrade(), self.place)
+
+
+def _close(listener: socket.socket, shared: _Shared) -> None:
+    with contextlib.suppress(OSError):
+        listener.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
+    listener.close()
+    spare, shared.spare = shared.spare, None
+    if spare is not None:
+        _shut(spare[1])
+    with shared.lock:
+        for each in shared.open:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+def _accept(listener: socket.socket, shared: _Shared) -> None:
+    while True:
+        try:
+            near, _ = listener.accept()
+        except OSError:  # closed
+            return
+        threading.Thread(target=_serve, args=(near, shared), name="sameshot-forward", daemon=True).start()
+
+
+def _serve(near: socket.socket, shared: _Shared) -> None:
+    with near:
+        with shared.lock:
+            shared.open.add(near)
+        far = None
+        try:
+            far = shared.websocket()
+            shared.trouble = None
+            shared.trouble = _Pump(near, far).run(shared.place)
+        except SameshotError as error:
+            shared.trouble = error
+        except Exception as error:
+            log.warning("a forwarded connection broke why=%r", f"{type(error).__name__}: {error}"[:300])
+            shared.trouble = Unreachable(f"The port-forward to pod {_named(shared.place)} broke: {error}.")
+        finally:
+            with shared.lock:
+                shared.open.discard(near)
+            if far is not None:
+                _shut(far)
+            with contextlib.suppress(OSError):  # so that the peer sees an end, whoever else holds a copy
+                near.shutdown(socket.SHUT_RDWR)
+
+
+def open_websocket(upgrade: Upgrade, place: PodPlace) -> Any:
+    """Raises Denied, Unreachable, or UsageError where the library is not installed."""
+    try:
+        import websocket
+    except ImportError:
+        raise UsageError(
+            "A port-forward needs websocket-client, which is not installed: pip install 'sameshot[kubernetes]'. From "
+            "within the cluster use ?route=direct."
+        ) from None
+    path = f"/api/v1/namespaces/{quote(place.namespace)}/pods/{quote(place.name)}/portforward?ports={place.port}"
+    try:
+        return websocket.create_connection(
+            upgrade.server + path,
+            timeout=OPEN_S,
+            header=upgrade.headers,
+            subprotocols=[PROTOCOL],
+            sslopt=upgrade.sslopt,
+            sockopt=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
+            skip_utf8_validation=True,
+            **upgrade.options,
+        )
+    except websocket.WebSocketBadStatusException as error:
+        raise refused(error.status_code, _said(error), place) from None
+    except (OSError, websocket.WebSocketException) as error:
+        raise Unreachable(
+            f"The API server does not open a port-forward to pod {_named(place)}: {str(error)[:300]}."
+        ) from None
+
+
+def refused(status: int, said: str, place: PodPlace) -> SameshotError:
+    """What the API server's answer to the request for a port-forward means. Pure."""
+    if status in (401, 403):
+        return Denied(
+            f"The API server refuses a port-forward to the coordinator ({status}): {said}. It takes the verbs get and "
+            f"create on pods/portforward in namespace {place.namespace}, which an administrator gives with: kubectl "
+            f"create rolebinding connect-<you> -n {place.namespace} --role=sameshot-connect --user=<you>"
+        )
+    if status == 404:
+        return Unreachable(
+            f"The coordinator's pod {_named(place)} is not there any more; if its job still runs, another one is made."
+        )
+    return Unreachable(f"The API server opened no port-forward to pod {_named(place)} ({status}): {said}.")
+
+
+def _said(error: Any) -> str:
+    body = getattr(error, "resp_body", None) or b""
+    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
+    return text.strip()[:300] or str(error)[:300]
+
+
+def _named(place: PodPlace) -> str:
+    return f"{place.namespace}/{place.name}"
+
+
+def _shut(far: Any) -> None:
+    with contextlib.suppress(Exception):
+        far.shutdown()  # without the closing handshake, for which nobody may be there
+
+
+class _Pump:
+    """Bytes from a socket to a websocket and back, until either ends. What is on its way is bounded."""
+
+    def __init__(self, near: socket.socket, far: Any) -> None:
+        self._near = near
+        self._far = far
+        self._wire: socket.socket = far.sock
+        self._out, self._in = bytearray(), bytearray()
+        self._begun = [False, False]
+        self._said = ""
+        self._channel = _DATA
+        self._far_ended = False
+
+    def run(self, place: PodPlace) -> SameshotError | None:
+        """What the other side said was wrong; None: it ended as connections do."""
+        from websocket import WebSocketException
+
+        near, wire = self._near, self._wire
+        near.setblocking(False)
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._far.settimeout(0)
+        try:
+            self._loop(near, wire)
+        except (OSError, WebSocketException) as error:
+            self._said = self._said or f"the connection broke: {error}"
+        if not self._said:
+            return None
+        return Unreachable(f"The port-forward to pod {_named(place)} ended: {self._said[:300]}.")
+
+    def _loop(self, near: socket.socket, wire: socket.socket) -> None:
+        poll, at_near, at_wire = select.poll(), near.fileno(), wire.fileno()
+        registered: dict[int, int] = {}
+        self._read_far()  # what came with the handshake's last bytes is in no socket any more
+        while not (self._far_ended and not self._in):
+            wanted = {
+                at_near: _mask(len(self._out) < _MOST and not self._far_ended, bool(self._in)),
+                # Nothing is asked of a socket that nothing is wanted of: poll would tell of its end again and again.
+                at_wire: 0 if self._far_ended else _mask(len(self._in) < _MOST, bool(self._out)),
+            }
+            for each, mask in wanted.items():
+                if mask and registered.get(each) != mask:
+                    poll.register(each, mask)
+                elif not mask and registered.get(each):
+                    poll.unregister(each)
+                registered[each] = mask
+            ready = dict(poll.poll())
+            on_near, on_wire = ready.get(at_near, 0), ready.get(at_wire, 0)
+            if self._in and on_near and not self._write_near():
+                return
+            if on_near & ~select.POLLOUT and not self._far_ended and not self._read_near():
+                return
+            if on_wire & ~select.POLLOUT:
+                self._read_far()
+            if self._out and not self._far_ended:
+                self._write_far()
+
+    def _read_near(self) -> bool:
+        """False: nobody is there any more."""
+        try:
+            data = self._near.recv(_BLOCK)
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
+        if data:
+            self._frame(bytes((_DATA,)) + data)
+        return bool(data)
+
+    def _write_near(self) -> bool:
+        """False: nobody is there any more."""
+        with contextlib.suppress(BlockingIOError):
+            try:
+                del self._in[: self._near.send(self._in)]
+            except ConnectionError:
+                return False
+        return True
+
+    def _write_far(self) -> None:
+        with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            while self._out:
+                del self._out[: self._wire.send(bytes(self._out[:_BLOCK]))]
+
+    def _read_far(self) -> None:
+        """All that is there: TLS keeps what it has decoded, and `poll` can't see it."""
+        from websocket import ABNF, WebSocketConnectionClosedException
+
+        try:
+            while len(self._in) < _MOST or _pending(self._wire):
+                frame = self._far.recv_frame()
+                if frame.opcode == ABNF.OPCODE_CLOSE:
+                    self._far_ended = True
+                    return
+                if frame.opcode == ABNF.OPCODE_PING:
+                    self._frame(frame.data, ABNF.OPCODE_PONG)
+                elif frame.opcode in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT, ABNF.OPCODE_CONT):
+                    self._take(bytes(frame.data), goes_on=frame.opcode == ABNF.OPCODE_CONT)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass
+        except (WebSocketConnectionClosedException, ConnectionError, ssl.SSLError, ssl.SSLEOFError) as error:
+            self._far_ended = True
+            self._said = self._said or f"the connection to the API server broke: {error}"
+
+    def _take(self, data: bytes, *, goes_on: bool) -> None:
+        if not goes_on:
+            if not data or data[0] not in (_DATA, _ERROR):
+                return
+            self._channel, data = data[0], data[1:]
+            if not self._begun[self._channel]:
+                self._begun[self._channel] = True  # the port, as it was asked for
+                data = data[2:]
+        if self._channel == _DATA:
+            self._in += data
+        else:
+            self._said += data.decode(errors="replace")
+
+    def _frame(self, data: bytes, opcode: int | None = None) -> None:
+        from websocket import ABNF
+
+        self._out += ABNF.create_frame(data, ABNF.OPCODE_BINARY if opcode is None else opcode).format()
+
+
+def _mask(read: bool, write: bool) -> int:
+    return (select.POLLIN if read else 0) | (select.POLLOUT if write else 0)
+
+
+def _pending(wire: socket.socket) -> bool:
+    return isinstance(wire, ssl.SSLSocket) and wire.pending() > 0
