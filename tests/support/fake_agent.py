@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import grpc
@@ -24,7 +24,7 @@ from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import from_proto, to_proto
 from sameshot.api.sameshot_pb2_grpc import AgentServicer, add_AgentServicer_to_server
 from sameshot.api.status import typed
-from sameshot.api.transport import SERVER_OPTIONS
+from sameshot.api.transport import SERVER_OPTIONS, ServerTls, bind
 from sameshot.errors import AlreadyExists, SameshotError
 from sameshot.model import (
     Artifact,
@@ -109,7 +109,15 @@ class _Accepted:
 
 
 class FakeAgent(AgentServicer):
-    def __init__(self, node: str, archive: Storage | None = None, *, listen: str = "127.0.0.1:0") -> None:
+    def __init__(
+        self,
+        node: str,
+        archive: Storage | None = None,
+        *,
+        listen: str = "127.0.0.1:0",
+        tls: ServerTls | None = None,
+        interceptors: Sequence[Any] = (),
+    ) -> None:
         self.node = node
         self.archive = archive
         self.workers: list[Worker] = []
@@ -127,13 +135,14 @@ class FakeAgent(AgentServicer):
         self.delay: dict[str, asyncio.Event] = {}
         self.address = ""
         self._listen = listen
+        self._tls = tls
+        self._interceptors = interceptors
         self._server: Any = None
 
     async def start(self) -> Self:
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._server = grpc.aio.server(options=SERVER_OPTIONS, interceptors=self._interceptors)
         add_AgentServicer_to_server(self, self._server)
-        port = self._server.add_insecure_port(self._listen)
-        self.address = f"127.0.0.1:{port}"
+        self.address = bind(self._server, self._listen, "a scripted agent", self._tls)
         self._listen = self.address
         await self._server.start()
         return self

@@ -54,7 +54,7 @@ class Authority:
         """A server certificate for these names or addresses (Kubernetes reads subjectAltName only)."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._signed(
-            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0])]),
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])]),
             key.public_key(),
             x509.BasicConstraints(ca=False, path_length=None),
             x509.SubjectAlternativeName([_general(name) for name in names]),
