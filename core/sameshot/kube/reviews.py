@@ -3,7 +3,7 @@
 A caller never sends its own API credential but a token for one audience; we have the API server look at it and ask what
 the account behind it may do. While the server can't be asked, what it last said of this very token may hold on for a
 while, never longer than the token itself: so a capture that runs does not notice. It can't be asked where it does not
-answer within a second, or says anything but yes or no: its 5xx, 429, or 401 and 403 for our own account (as servers
+answer within half a second, or says anything but yes or no: its 5xx, 429, or 401 and 403 for our own account (as servers
 that have just started do, until they have read their own roles).
 (https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/token-review-v1/)
 """
@@ -31,7 +31,7 @@ from sameshot.threads import DaemonThreads
 log = logging.getLogger(__name__)
 
 REMEMBERED_S = 5.0
-PATIENCE_S = 1.0
+PATIENCE_S = 0.5
 """So long is a server waited for whose last word still holds: callers' own deadlines are short."""
 MAX_REMEMBERED = 1_000  # of yes, and as many of no: whoever floods us with garbage drives no good token out
 MAX_ASKING = 64
