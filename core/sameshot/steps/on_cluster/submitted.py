@@ -172,15 +172,16 @@ def _look(api: Api, job: Submitted) -> Standing | None:
         for page in api.list(f"/api/v1/namespaces/{job.namespace}/pods", selector)
         for item in page.items
     ]
-    events = [] if pods else _events(api, job)
+    events = [] if pods else _events(api, job.namespace, found.metadata.uid)
     return standing(job.namespace, found, pods, events)
 
 
-def _events(api: Api, job: Submitted) -> list[EventSeen]:
+def _events(api: Api, namespace: str, uid: str) -> list[EventSeen]:
     """Newest last. Who may not read them learns less."""
-    about = {"fieldSelector": f"involvedObject.kind=Job,involvedObject.name={job.name},type=Warning"}
     try:
-        data = api.get(f"/api/v1/namespaces/{job.namespace}/events", about)
+        data = api.get(
+            f"/api/v1/namespaces/{namespace}/events", {"fieldSelector": f"involvedObject.uid={uid},type=Warning"}
+        )
     except ApiError as error:
         if error.status in (401, 403):
             return []
