@@ -647,6 +647,8 @@ def test_roles_aggregate(api: ClusterApi) -> None:
     )
     jane = api.kube("jane")
     jane.get(MAPS)  # from view, through edit
+    with refused(403):  # a cluster's role, but bound in one namespace
+        jane.get(MAPS.replace("/ml/", "/default/"))
     with refused(403):
         jane.get(THINGS)
     api.put(

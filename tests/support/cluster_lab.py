@@ -52,6 +52,7 @@ REPO = Path(__file__).resolve().parent.parent.parent
 NODE_ADDRESS = "10.244.0.1"
 ENTRY_POINT = [sys.executable, "-m", "sameshot.cli.main"]
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+TERMINATION_LOG = "/dev/termination-log"
 IMAGE_USER = 10_002  # of an image that its pod names no user for
 RENEWED_AFTER = 0.8
 _CLONE_NEWNET = 0x40000000
@@ -142,7 +143,12 @@ class PodProcess:
         told = {
             "rootfs": str(self._make(self.folder / "rootfs")),
             "system": _system(),
-            "mounts": [self._mount(each) for each in self.container.get("volumeMounts") or ()] + self._account_mount(),
+            "own_devices": True,
+            "mounts": [
+                *(self._mount(each) for each in self.container.get("volumeMounts") or ()),
+                *self._account_mount(),
+                (str(self._said_last(new=True)), self.container.get("terminationMessagePath", TERMINATION_LOG), False),
+            ],
             "cwd": self.container.get("workingDir", "/tmp"),
             **self._user(),
             "umask": 0o022,
@@ -196,6 +202,10 @@ class PodProcess:
             pipe.close()
         again = {"Always": True, "OnFailure": code != 0}.get(self.spec["restartPolicy"], False)
         terminated = {"exitCode": code, "reason": "Error" if code else "Completed"}
+        message = self._said_last().read_text(errors="replace")[:4096]
+        if not message and code and self.container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            message = self.said()[-2048:]
+        terminated |= {"message": message} if message else {}
         self._ready = False
         if not again:
             self._status("Failed" if code else "Succeeded", {"terminated": terminated})
@@ -227,6 +237,13 @@ class PodProcess:
                 precondition = {"uid": self.meta["uid"]}
                 self.lab.api.delete("pods", *self.key, gracePeriodSeconds=0, preconditions=precondition)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _said_last(self, *, new: bool = False) -> Path:
+        path = self.folder / "termination-log"
+        if new:
+            path.write_text("")
+            path.chmod(0o666)
+        return path
 
     # --- what it is told
 
@@ -736,8 +753,9 @@ class ClusterLab:
                 "completionTime": _now(),
                 "conditions": [_condition("SuccessCriteriaMet"), _condition("Complete")],
             }
-        elif failed > spec["backoffLimit"]:
-            told["conditions"] = [_condition("FailureTarget"), _condition("Failed", "BackoffLimitExceeded")]
+        elif (reason := _failed_for_good(spec, pods)) or failed > spec["backoffLimit"]:
+            reason = reason or "BackoffLimitExceeded"
+            told["conditions"] = [_condition("FailureTarget", reason), _condition("Failed", reason)]
         elif failed == len(pods):
             self._make_pod(thing, spec["template"])
             told["active"] = 1
@@ -820,6 +838,21 @@ def _key_of(source: Json) -> tuple[str, Json] | None:
 
 def _content(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def _failed_for_good(spec: Json, pods: list[Json]) -> str:
+    """By the Job's podFailurePolicy: an exit code after which it is not tried again."""
+    codes = {
+        one["state"]["terminated"]["exitCode"]
+        for pod in pods
+        for one in pod.get("status", {}).get("containerStatuses") or ()
+        if "terminated" in one["state"]
+    }
+    for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
+        wanted = rule.get("onExitCodes") or {}
+        if rule["action"] == "FailJob" and wanted.get("operator") == "In" and codes & set(wanted["values"]) - {0}:
+            return "PodFailurePolicy"
+    return ""
 
 
 def _condition(kind: str, reason: str = "") -> Json:

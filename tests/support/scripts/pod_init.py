@@ -33,6 +33,18 @@ def bind(source, target, *, read_only):
         mount(None, target, flags=MS_BIND | MS_REMOUNT | MS_RDONLY)
 
 
+def own_devices(place):
+    """A /dev that is the container's, so that files can be mounted into it."""
+    place.mkdir()
+    mount("tmpfs", place, "tmpfs", MS_NOSUID, "mode=755,size=64m")
+    for name in ("null", "zero", "full", "random", "urandom", "tty"):
+        bind(f"/dev/{name}", place / name, read_only=False)
+    (place / "shm").mkdir()
+    (place / "shm").chmod(0o1777)
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        (place / name).symlink_to(target if target.startswith("/") else f"/proc/self/{target}")
+
+
 def main(told):
     seen_as = os.readlink("/proc/self")  # of the machine's /proc, which is still the one that is mounted
     mount(None, "/", flags=MS_REC | MS_PRIVATE)
@@ -45,7 +57,10 @@ def main(told):
             (root / path.lstrip("/")).symlink_to(os.readlink(path))
         elif os.path.exists(path):
             bind(path, root / path.lstrip("/"), read_only=True)
-    bind("/dev", root / "dev", read_only=False)
+    if told.get("own_devices"):
+        own_devices(root / "dev")
+    else:
+        bind("/dev", root / "dev", read_only=False)
     for source, target, read_only in told["mounts"]:
         bind(source, root / target.lstrip("/"), read_only=read_only)
     (root / "proc").mkdir()

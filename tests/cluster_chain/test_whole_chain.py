@@ -1,0 +1,149 @@
+"""From armed pods to a report, with nothing but what `deploy/` applies: operator, coordinator, agent, each with the
+rights that its account has; a person's command from outside, through the API server's port-forward."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_lab import ClusterLab
+
+from sameshot.kube import names
+from sameshot.model import JobRef
+
+pytestmark = [pytest.mark.full, pytest.mark.live, pytest.mark.timeout(300)]
+
+AWAY_S = 12.0  # longer than what reviews remember (5 s) and than any call waits
+
+
+def test_from_armed_pods_to_a_report(training: Any, tmp_path: Path) -> None:
+    chain, api = training, training.lab.api
+    status = chain.coordinator()["status"]
+    assert (status["registered"], status["expected"]) == (2, 2) or status["expected"] is None
+    assert status["endpoint"]
+
+    since = len(api.log)
+    view = chain.sameshot(
+        "capture", "-n", "ml", "--job", "train", "--duration", "500ms", "--warmup", "0s", "--activities", "cpu",
+        "--wait", "-o", "json",
+    )  # fmt: skip
+    during = api.log[since:]
+    assert not any(one.stores for one in during), [one for one in during if one.stores]
+    # Otherwise there would be nothing to count: the way led through this server, and tokens were looked at.
+    seen = {(one.verb, one.resource, one.subresource) for one in during}
+    assert {("get", "pods", "portforward"), ("create", "serviceaccounts", "token")} <= seen
+    assert {("create", "tokenreviews", ""), ("create", "subjectaccessreviews", "")} <= seen
+
+    uri = view["manifest_uri"]
+    manifest = archived(chain.store, uri)
+    assert manifest["totals"] == {"expected": 2, "archived": 2, "failed": 0, "missing_ranks": 0} | {
+        key: value for key, value in manifest["totals"].items() if key == "missing_ranks"
+    }
+    assert [one["identity"]["rank"] for one in manifest["targets"]] == [0, 1]
+    assert {one["identity"]["pod"] for one in manifest["targets"]} == {"train-0", "train-1"}
+    assert manifest["job"]["namespace"] == "ml"
+
+    done = chain.lab.sameshot(
+        "analyze", uri, "--out", "s3://traces/reports/one", "--on-cluster",
+        kubeconfig=chain.kubeconfig, **chain.environment,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{chain.lab.story()}"
+    page = chain.store.get_object(Bucket="traces", Key="reports/one/report.html")["Body"].read()
+    assert b"<html" in page[:2000]
+
+
+def archived(store: Any, uri: str) -> Any:
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return json.loads(store.get_object(Bucket=bucket, Key=key)["Body"].read())
+
+
+def test_operator_and_api_server_away_in_mid_capture_cost_nothing(training: Any) -> None:
+    chain, lab = training, training.lab
+    operator = lab.pod(names.SYSTEM_NAMESPACE, "app.kubernetes.io/name=sameshot-operator")
+    restarts = operator.restarts
+    started = ("capture", "-n", "ml", "--job", "train", "--duration", "3s", "--warmup", "0s", "--activities", "cpu",
+               "--start-in", "4s", "--wait", "-o", "json")  # fmt: skip
+    with lab.started(*started, kubeconfig=chain.kubeconfig, **chain.environment) as process:
+        lab.until(lambda: lab.api.count(resource="pods", subresource="portforward") > 0, "the client is connected")
+        lab.until(lambda: running(chain), "the capture runs", 30)
+        operator.kill()
+        lab.api.away()
+        ends = time.monotonic() + AWAY_S
+        try:  # meanwhile it ends: its manifest lies in the archive before the API server is back
+            known = manifests(chain.store)
+            while time.monotonic() < ends and not manifests(chain.store) - known:
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.1)
+            assert manifests(chain.store) - known, f"not published while the API server was away\n{lab.story()}"
+            time.sleep(max(0.0, ends - time.monotonic()))
+        finally:
+            lab.api.come_back()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, f"{out}\n{err}\n{lab.story()}"
+    view = json.loads(out)
+    assert archived(chain.store, view["manifest_uri"])["totals"]["archived"] == 2
+    lab.until(lambda: operator.restarts > restarts and operator._ready, "the operator is back", 60)
+    assert chain.ready()["status"]["pod"]["name"]
+
+
+def running(chain: Any) -> bool:
+    found = chain.lab.api.log
+    return any(one.resource == "subjectaccessreviews" for one in found)
+
+
+def manifests(store: Any) -> set[str]:
+    listed = store.list_objects_v2(Bucket="traces").get("Contents") or ()
+    return {one["Key"] for one in listed if one["Key"].endswith("manifest.json")}
+
+
+@pytest.mark.parametrize("operator_is_down", [False, True], ids=["operator-up", "operator-down"])
+def test_a_deleted_job_takes_along_all_that_was_made_for_it(chain: Any, operator_is_down: bool) -> None:
+    lab, api = chain.lab, chain.lab.api
+    name = "short-down" if operator_is_down else "short-up"
+    job = armed_job(lab, name)
+    chain.ready(job)
+    assert kinds_of(lab, job) == {
+        "CaptureCoordinator", "Pod", "Service", "ServiceAccount", "Secret", "ConfigMap", "RoleBinding"
+    }  # fmt: skip
+    scale = ("deployments.apps", names.SYSTEM_NAMESPACE, "sameshot-operator")
+    if operator_is_down:
+        api.change(*scale, {"spec": {"replicas": 0}})
+        lab.until(
+            lambda: not api.list("pods", names.SYSTEM_NAMESPACE, labels="app.kubernetes.io/name=sameshot-operator"), ""
+        )
+    api.delete("jobs.batch", "ml", name)
+    if operator_is_down:
+        lab.until(lambda: "RoleBinding" not in kinds_of(lab, job), "what the collector takes", 20)
+        assert "Pod" in kinds_of(lab, job)  # nobody is there to take it
+        api.change(*scale, {"spec": {"replicas": 1}})
+    lab.until(lambda: not kinds_of(lab, job), f"all is gone, not {kinds_of(lab, job)}", 90)
+    assert kinds_of(lab, chain.job)  # and nothing of another job
+
+
+def armed_job(lab: ClusterLab, name: str) -> JobRef:
+    """A job whose one pod is armed and idle."""
+    from sameshot.arm.kinds import arm_object
+
+    job = lab.job(name)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": job.uid, "controller": True}
+    container = {"name": "trainer", "image": "x", "command": ["sleep", "infinity"]}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"{name}-0", "namespace": "ml", "ownerReferences": [owner]},
+        "spec": {"terminationGracePeriodSeconds": 0, "containers": [container]},
+    }
+    lab.api.make(dict(arm_object(pod).thing))
+    return job
+
+
+def kinds_of(lab: ClusterLab, job: JobRef) -> set[str]:
+    account, coordinator = names.account_of(job), names.coordinator_of(job)
+    return {
+        kind.kind
+        for kind, one in lab.api.store.everything()
+        if one["metadata"]["name"] in (account, coordinator) and kind.kind != "EndpointSlice"
+    }
