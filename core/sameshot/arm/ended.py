@@ -66,6 +66,11 @@ class Ending:
     resource: str
     ended: Callable[[Json], bool | None]
 
+    @property
+    def tells(self) -> bool:
+        """Whether such an object ever says that it has ended."""
+        return self.ended is not _never
+
 
 ENDINGS: dict[tuple[str, str], Ending] = {
     ("", "Pod"): Ending("pods", _pod),

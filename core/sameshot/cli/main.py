@@ -40,6 +40,7 @@ COMMANDS = {
     "agent": "services",
     "coordinator": "services",
     "webhook": "webhook",
+    "operator": "operator",
     "gc": "gc",
 }
 """Each command and the module of `sameshot.cli` that has it: a command costs its own imports and no other's."""

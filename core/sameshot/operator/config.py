@@ -40,7 +40,8 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`namespaces`: whose jobs; none: all. `image` and `archive` are the coordinators'.
+    """`namespaces`: whose jobs; none: all. `archive` and `image` are the coordinators'; an empty image: that of the
+    operator's own pod.
 
     `api_server`, `token_file` and `ca_file`: outside of a pod, or where the API server's usual address can't be
     reached; the first is handed on to coordinators (`coordinators_api_server` where theirs is another one).
@@ -48,8 +49,8 @@ class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     names.COORDINATOR_PORT.
     """
 
-    image: str
     archive: str
+    image: str = ""
     namespaces: tuple[str, ...] = ()
     api_server: str = ""
     token_file: Path | None = None
@@ -62,7 +63,7 @@ class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     coordinators_namespace: str = names.COORDINATORS_NAMESPACE
     agents_namespace: str = names.AGENTS_NAMESPACE
     account: str = names.OPERATOR_ACCOUNT
-    coordinator_metrics: str = ""
+    coordinator_metrics: str = ""  # host:port; not with a host network, where they would meet
     metrics: str = ""
     pull_secrets: tuple[str, ...] = ()
     version: str = sameshot.__version__

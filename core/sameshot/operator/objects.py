@@ -197,7 +197,7 @@ def cluster_config(attempt: Attempt, config: OperatorConfig) -> ClusterConfig:
         series=attempt.series,
         listen=f"0.0.0.0:{attempt.port}",
         operator=names.username_of(config.system_namespace, config.account),
-        metrics=config.coordinator_metrics,
+        metrics="" if config.host_network else config.coordinator_metrics,
         agents_namespace=config.agents_namespace,
         api_server=config.coordinators_api_server or config.api_server,
     )
@@ -259,6 +259,8 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
     }
     if config.host_network:
         container["ports"][0]["hostPort"] = port
+    elif scraped := config.coordinator_metrics.rpartition(":")[2]:
+        container["ports"].append({"name": "metrics", "containerPort": int(scraped), "protocol": "TCP"})
     spec: Json = {
         "serviceAccountName": names.account_of(job),
         "automountServiceAccountToken": False,  # by projection below, with the one for agents
@@ -340,10 +342,11 @@ def to_mend(kind: Kind, want: Json, have: Json) -> Json | None:
         return {}
     if kind is Kind.POD:  # all but labels is the template's, and a pod is replaced for that
         want = {"metadata": {"labels": want["metadata"]["labels"]}}
+    want = {key: value for key, value in want.items() if key not in ("apiVersion", "kind")}  # lists leave them out
     strange = {where: set(inside(have, *where)) - set(inside(want, *where)) for where in _WHOLE if inside(want, *where)}
     if not any(strange.values()) and not differs(want, have):
         return None
-    patch: Json = copied({key: value for key, value in want.items() if key not in ("apiVersion", "kind", fixed)})
+    patch: Json = copied({key: value for key, value in want.items() if key != fixed})
     for where, keys in strange.items():
         holder = patch
         for each in where:

@@ -38,9 +38,9 @@ def effective(cluster: Iterable[Json], namespaced: Iterable[Json]) -> Effective:
     values = msgspec.to_builtins(CapturePolicy())
     for each in cluster:
         if inside(each, "metadata").get("name") == CLUSTER_POLICY:
-            values |= _read(each, problems)
+            values |= _read("ClusterCapturePolicy", each, problems)
     for each in sorted(namespaced, key=_name):
-        for field, value in _read(each, problems).items():
+        for field, value in _read("CapturePolicy", each, problems).items():
             tightest = max if field in _LOOSER_IS_LESS else min
             values[field] = tightest(values[field], value)
     values["max_duration_with_stack_ms"] = min(values["max_duration_with_stack_ms"], values["max_duration_ms"])
@@ -51,9 +51,9 @@ def _name(thing: Json) -> str:
     return str(inside(thing, "metadata").get("name", ""))
 
 
-def _read(thing: Json, problems: list[str]) -> dict[str, int]:
+def _read(kind: str, thing: Json, problems: list[str]) -> dict[str, int]:
     spec = thing.get("spec")
-    who = f"{thing.get('kind', 'policy')} {_name(thing)}"
+    who = f"{kind} {_name(thing)}"
     if not isinstance(spec, dict):
         problems.append(f"{who} has no spec; it counts for nothing")
         return {}

@@ -63,7 +63,7 @@ RIGHTS: tuple[Right, ...] = (
         why="to bind what it does not have itself",
     ),
     Right(Where.SELECTED, "", "pods", ("get", *_FOLLOW), why="armed pods; a pod that is a job of its own"),
-    Right(Where.SELECTED, names.GROUP, names.COORDINATORS, ("create", "get", "list", "patch", "watch")),
+    Right(Where.SELECTED, names.GROUP, names.COORDINATORS, ("create", "get", "list", "watch")),
     Right(Where.SELECTED, names.GROUP, f"{names.COORDINATORS}/status", ("patch",)),
     Right(Where.SELECTED, names.GROUP, names.POLICIES, _FOLLOW),
     Right(Where.SELECTED, "rbac.authorization.k8s.io", "rolebindings", _KEEP, why="of coordinators' accounts"),
@@ -75,6 +75,7 @@ RIGHTS: tuple[Right, ...] = (
         if group
     ),
     Right(Where.SELECTED, "apps", "replicasets", ("get",), why="owners of pods"),
+    Right(Where.SYSTEM, "", "pods", ("get",), why="its own: coordinators get the image that it has"),
     Right(Where.SYSTEM, "", "secrets", ("create",), why="the authority's; creation can't be limited to a name"),
     Right(Where.SYSTEM, "", "secrets", ("get", "update"), (CA_SECRET,)),
     Right(

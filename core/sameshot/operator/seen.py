@@ -7,7 +7,7 @@ loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from sameshot.arm.values import Json, inside
 from sameshot.operator.sources import Source
@@ -22,10 +22,14 @@ def place_of(thing: Json) -> Place:
 
 
 class Seen:
-    """`changed` is told each change: the source, the object before (None: there was none), and after."""
+    """`changed` is told each change: the source, the object before (None: there was none), and after. Of `slim` sources
+    only the version is kept: there may be many of them, and whoever is told takes what he needs."""
 
-    def __init__(self, changed: Callable[[Source, Json | None, Json | None], None]) -> None:
+    def __init__(
+        self, changed: Callable[[Source, Json | None, Json | None], None], *, slim: Collection[Source] = ()
+    ) -> None:
         self._changed = changed
+        self._slim = slim
         self._things: dict[Source, dict[Place, Json]] = {source: {} for source in Source}
         self._touched: dict[tuple[Source, Place], int] = {}  # also of what is gone, while a list is under way
         self._count = 0
@@ -41,14 +45,18 @@ class Seen:
         return len(self._things[source])
 
     def put(self, source: Source, thing: Json) -> None:
+        """It is kept without what lists leave out and what nobody here reads."""
+        metadata = {key: value for key, value in inside(thing, "metadata").items() if key != "managedFields"}
+        thing = {key: value for key, value in thing.items() if key not in ("apiVersion", "kind")} | {
+            "metadata": metadata
+        }
         place = place_of(thing)
         before = self._things[source].get(place)
-        if before is not None and _older(thing, before):
+        if before is not None and not _newer(thing, before):
             return
         self._touch(source, place)
-        self._things[source][place] = thing
-        if before is None or before != thing:
-            self._changed(source, before, thing)
+        self._things[source][place] = _slim(thing) if source in self._slim else thing
+        self._changed(source, before, thing)
 
     def drop(self, source: Source, place: Place, uid: str | None = None) -> None:
         """It is gone; with `uid`: only where this very object is the one that was seen."""
@@ -85,11 +93,16 @@ class Seen:
             self._touched[source, place] = self._count
 
 
-def _older(thing: Json, than: Json) -> bool:
-    """Whether this is an earlier version of the same object. Versions are counted up in one etcd.
+def _newer(thing: Json, than: Json) -> bool:
+    """Whether this is another object, or a later version of the same. Versions are counted up in one etcd.
     (https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions)"""
     new, old = inside(thing, "metadata"), inside(than, "metadata")
     if new.get("uid") != old.get("uid"):
-        return False
+        return True
     one, other = str(new.get("resourceVersion")), str(old.get("resourceVersion"))
-    return one.isdecimal() and other.isdecimal() and int(one) < int(other)
+    return int(one) > int(other) if one.isdecimal() and other.isdecimal() else one != other
+
+
+def _slim(thing: Json) -> Json:
+    metadata = inside(thing, "metadata")
+    return {"metadata": {key: metadata.get(key) for key in ("namespace", "name", "uid", "resourceVersion")}}
