@@ -21,7 +21,7 @@ import msgspec
 from sameshot.client import AsyncClient, CaptureView
 from sameshot.errors import DeadlinePassed, JobBusy, NoSuchJob, SameshotError, UnknownCapture, Unreachable
 from sameshot.steps.follow import Seen
-from sameshot.steps.kept import USABLE, kept
+from sameshot.steps.kept import USABLE, kept, not_looked
 from sameshot.steps.patience import patiently
 from sameshot.steps.preflight import Say, action_for, check, dialled, other_job, pauses, wait_until_clear
 from sameshot.steps.request import Action, CaptureRequest
@@ -73,8 +73,10 @@ async def begin(
 
     try:
         return await patiently(attempt)
-    except (NoSuchJob, Unreachable):
+    except (NoSuchJob, Unreachable) as error:
         if (there := await kept(request)) is None:
+            if unsure := not_looked(request):
+                raise type(error)(f"{error} {unsure}") from None
             raise
     if seen is not None:
         seen(there)
@@ -152,10 +154,11 @@ async def begin_when_clear(
 
 def pinned(request: CaptureRequest, view: CaptureView) -> CaptureRequest:
     """The same request, of the very job attempt that is being captured and no later one at the same address; and by the
-    same caller, in whatever process (its OS user may be another)."""
+    same caller, in whatever process (its OS user may be another). Who that is, the coordinator knows best: in a cluster
+    it is the account of a token."""
     job = view.job
     return msgspec.structs.replace(
-        request, job=job.name, uid=job.uid, attempt=job.attempt, caller=request.caller or view.caller or None
+        request, job=job.name, uid=job.uid, attempt=job.attempt, caller=view.caller or request.caller
     )
 
 

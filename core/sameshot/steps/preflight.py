@@ -85,8 +85,9 @@ def obstacle(
 def busy(request: CaptureRequest, description: JobDescription, captures: Sequence[CaptureView]) -> JobBusy | None:
     """Another task's capture runs and this request does not want to queue behind it, or the job's policy lets no more
     of them queue, whosever they are. Pure."""
-    queue = [each for each in captures if each.state in OCCUPIED and not is_ours(request, each)]
-    others = [each for each in queue if not is_kin(request, each)]
+    who = description.caller
+    queue = [each for each in captures if each.state in OCCUPIED and not is_ours(request, each, who)]
+    others = [each for each in queue if not is_kin(request, each, who)]
     if others and request.if_busy is not Action.WAIT:
         return busy_with(description.job.name, others)
     if len(queue) < max(description.policy.max_captures_at_once, 1):
@@ -108,15 +109,17 @@ def resting(description: JobDescription) -> JobBusy | None:
     )
 
 
-def is_ours(request: CaptureRequest, view: CaptureView) -> bool:
-    return (view.request_key, view.caller) == (request.request_key, request.caller or os_user())
+def is_ours(request: CaptureRequest, view: CaptureView, caller: str = "") -> bool:
+    """`caller` is who asks, as the coordinator says: in a cluster the account of a token, whatever the request says.
+    Empty: it did not say, and believes what it is told."""
+    return (view.request_key, view.caller) == (request.request_key, caller or request.caller or os_user())
 
 
-def is_kin(request: CaptureRequest, view: CaptureView) -> bool:
+def is_kin(request: CaptureRequest, view: CaptureView, caller: str = "") -> bool:
     """What the same task asked for, now or before a person wanted a new picture: then it is being cancelled, as a rule,
-    and the new one takes its turn."""
+    and the new one takes its turn. `caller` as for `is_ours`."""
     same = view.request_key.startswith(request.family) if request.family else view.request_key == request.request_key
-    return same and view.caller == (request.caller or os_user())
+    return same and view.caller == (caller or request.caller or os_user())
 
 
 def other_job(request: CaptureRequest, job: JobRef) -> OtherAttempt | None:

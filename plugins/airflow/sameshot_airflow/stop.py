@@ -75,6 +75,8 @@ async def _asked_again(request: CaptureRequest, capture_id: str) -> bool:
     except (SameshotError, TimeoutError):
         return False
     return any(
-        is_kin(request, view) and not is_ours(request, view) and view.accepted_at_ns > ours.accepted_at_ns
+        is_kin(request, view, ours.caller)
+        and not is_ours(request, view, ours.caller)
+        and view.accepted_at_ns > ours.accepted_at_ns
         for view in running
     )

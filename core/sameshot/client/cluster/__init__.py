@@ -15,8 +15,20 @@ from sameshot.client.cluster.address import KubeAddress, Route, address_of, is_k
 if TYPE_CHECKING:
     from sameshot.api.transport import Endpoint
     from sameshot.kube.coordinators import CaptureCoordinator
+    from sameshot.model import JobRef
 
-__all__ = ["KubeAddress", "Route", "address_of", "dial", "found_jobs", "is_kube", "own_namespace", "parse"]
+__all__ = [
+    "KubeAddress",
+    "Route",
+    "address_of",
+    "caller_of",
+    "dial",
+    "found_jobs",
+    "is_kube",
+    "known_jobs",
+    "own_namespace",
+    "parse",
+]
 
 
 def dial(
@@ -44,6 +56,28 @@ def found_jobs(address: str) -> list[CaptureCoordinator]:
     wanted = parse(address)
     found = newest_of_each(fitting(lookup.coordinators(DIALER.access(wanted), wanted), wanted))
     return [each for each in found if is_live(each)]
+
+
+def known_jobs(address: str) -> list[JobRef]:
+    """Every attempt of the jobs that an address can mean, those that have ended included while the cluster knows of
+    them; the newest first. Raises as `client.resolve` does."""
+    from sameshot.client.cluster import lookup
+    from sameshot.client.cluster.coordinators import fitting, newest_first
+    from sameshot.client.cluster.dialing import DIALER
+
+    wanted = parse(address)
+    found = fitting(lookup.coordinators(DIALER.access(wanted), wanted), wanted)
+    return [each.job for each in newest_first(found) if wanted.attempt in (None, each.job.attempt)]
+
+
+def caller_of(address: str) -> str:
+    """Who calls coordinators of that address: the account whose token is asked for, as the API server names it. Raises
+    UsageError where there is no way into the cluster; nothing is asked."""
+    from sameshot.client.cluster.dialing import DIALER, account_for
+    from sameshot.kube.names import username_of
+
+    wanted = parse(address)
+    return username_of(*account_for(wanted, DIALER.access(wanted)))
 
 
 def own_namespace(context: str | None = None, kubeconfig: str | None = None) -> str:

@@ -45,7 +45,7 @@ class Route(enum.StrEnum):
     PORT_FORWARD = "port-forward"
 
 
-class KubeAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class KubeAddress(msgspec.Struct, frozen=True, kw_only=True):
     """`job` empty: whichever is the only one. `service_account` is `name` or `namespace/name`. None: not said."""
 
     namespace: str
@@ -62,10 +62,9 @@ class KubeAddress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     def __str__(self) -> str:
         """The address as `parse` takes it; what has its default is left out."""
         place = f"{self.namespace}/{self.job}" if self.job else self.namespace
-        said = msgspec.to_builtins(self)
-        query = "&".join(
-            f"{key}={quote(_text(key, said[name]), safe='/:@,')}" for key, name in _NAMES.items() if name in said
-        )
+        plain = KubeAddress(namespace=self.namespace)
+        said = {key: getattr(self, name) for key, name in _NAMES.items() if getattr(self, name) != getattr(plain, name)}
+        query = "&".join(f"{key}={quote(_text(key, value), safe='/:@,')}" for key, value in said.items())
         return f"{SCHEME}:{place}{'?' if query else ''}{query}"
 
     @property

@@ -115,7 +115,11 @@ def progress(found: CaptureCoordinator | None, wanted: KubeAddress) -> str:
 
 def newest_of_each(found: Iterable[CaptureCoordinator]) -> list[CaptureCoordinator]:
     """One for each job, of its newest attempt; the newest job first."""
-    return sorted((_newest(group) for group in _by_uid(found)), key=_age, reverse=True)
+    return newest_first(_newest(group) for group in _by_uid(found))
+
+
+def newest_first(found: Iterable[CaptureCoordinator]) -> list[CaptureCoordinator]:
+    return sorted(found, key=lambda each: (_age(each)[0], each.spec.job.attempt, each.metadata.name), reverse=True)
 
 
 def _by_uid(found: Iterable[CaptureCoordinator]) -> list[list[CaptureCoordinator]]:
