@@ -241,7 +241,7 @@ def test_a_crd_that_goes_takes_its_objects_along(admin: KubeApi, api: ClusterApi
     post(admin, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", other)
     assert '"stuffs"' in admin.get("/apis/toys.example.com/v1").decode()
     post(admin, path, {"metadata": {"name": "t"}, "spec": {"size": 1}})
-    admin.send("DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/stuffs.toys.example.com")
+    api.delete("customresourcedefinitions.apiextensions.k8s.io", "", "stuffs.toys.example.com")
     with refused(404):
         admin.get(f"{path}/t")
     assert '"stuffs"' not in admin.get("/apis/toys.example.com/v1").decode()

@@ -162,6 +162,7 @@ class ClusterApi:
         self._door = _Door(api=self)
         self._listening: asyncio.Server | None = None
         self.store.on_change = self._changed
+        self.store.on_kinds = self._discover
         self._seed()
         for kind in kinds:
             self.serve(kind)
@@ -546,8 +547,6 @@ class ClusterApi:
                 raise Problem(
                     405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
                 )
-        if kind.plural == "customresourcedefinitions" and not dry:
-            self._discover()
         return _json(made, status)
 
     def _check_grant(self, user: User, kind: Kind, namespace: str, thing: Any, before: Json | None) -> None:

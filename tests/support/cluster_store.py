@@ -91,6 +91,7 @@ class Store:
         self.events: list[Event] = []
         self.graceful_pods = False  # a kubelet stands by and says when a pod on a node has ended
         self.on_change: Callable[[], None] = lambda: None
+        self.on_kinds: Callable[[], None] = lambda: None
         self._objects: dict[Key, Json] = {}
         self._ip = 0
         for name in ("default", "kube-system"):
@@ -523,6 +524,7 @@ class Store:
         if (kind.group, kind.plural) == ("apiextensions.k8s.io", "customresourcedefinitions"):
             self._forget_kinds(thing["spec"])
             self.kinds += kinds_of(thing)
+            self.on_kinds()
         if (kind.group, kind.plural, before) == ("", "namespaces", None):
             self.create(self.kind("", "serviceaccounts"), meta["name"], {"metadata": {"name": "default"}})
             authority = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": self.ca}}
@@ -545,6 +547,7 @@ class Store:
                 if (other.group, other.plural) == (spec["group"], spec["names"]["plural"]):
                     self._drop(other, each, each, False)
             self._forget_kinds(spec)
+            self.on_kinds()
         self.on_change()
         return gone
 
