@@ -14,15 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from at_hand import Cluster
+from background import Background
+from fake_agent import FakeAgent, worker
 from live import free_port
 from tls import Authority
 
-from sameshot.api.transport import Endpoint
+from sameshot.api.transport import Endpoint, ServerTls
+from sameshot.arm.kinds import arm_object
 from sameshot.client import Client
 from sameshot.kube import names
 from sameshot.kube.coordinators import path_of
 from sameshot.local.services import Service, ServiceCommand, sameshot_argv
 from sameshot.model import JobRef
+from sameshot.storage import Storage
 
 Json = dict[str, Any]
 HOST = "127.0.0.1"
@@ -72,14 +76,16 @@ def listens(address: str) -> bool:
 
 
 @contextlib.contextmanager
-def coordinator(cluster: Cluster, job: JobRef, **more: Any) -> Iterator[Coordinator]:
+def coordinator(
+    cluster: Cluster, job: JobRef, *, authority: Authority | None = None, **more: Any
+) -> Iterator[Coordinator]:
     """With what the operator would make for it: an account, its right in the job's namespace, a certificate."""
     folder = cluster.folder / f"coordinator-{uuid.uuid4().hex[:8]}"
     folder.mkdir()
     archive = folder / "archive"
     archive.mkdir()
     namespace, account = names.COORDINATORS_NAMESPACE, names.account_of(job)
-    authority, address = Authority(), f"{HOST}:{free_port()}"
+    authority, address = authority or Authority(), f"{HOST}:{free_port()}"
     authority.issue(folder, names.coordinator_host(job))
     (folder / "ca.crt").write_bytes(authority.pem)
     with cluster.scope() as inner:
@@ -135,3 +141,79 @@ def told(found: Coordinator, thing: Json, *, phase: str = "Ready", pod: Json | N
         **({} if pod is None else {"pod": pod}),
     }
     return found.cluster.api.patch(path_of(job.namespace, made["metadata"]["name"], status=True), {"status": status})
+
+
+# ---- a node that is only an object, so that a capture can succeed without training
+
+
+@dataclass(frozen=True)
+class Training:
+    """A pod that counts as running, and an agent of its node that says what a real one would."""
+
+    pod: Json
+    coordinator: Coordinator
+    agent: FakeAgent
+
+    @property
+    def job(self) -> JobRef:
+        return self.coordinator.job
+
+
+@contextlib.contextmanager
+def training(cluster: Cluster, namespace: str, name: str, *, ranks: int = 2) -> Iterator[Training]:
+    """No kubelet ever looks at that node. The agent is scripted, behind TLS; everything before it is real."""
+    node, port = f"sameshot-test-{uuid.uuid4().hex[:8]}", free_port()
+    (folder := cluster.folder / node).mkdir()
+    authority = Authority()
+    authority.issue(folder, names.AGENT_HOST)
+    with cluster.scope() as inner, Background() as background:
+        inner.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+        agent_pod = _on_node(inner, node, names.AGENTS_NAMESPACE, f"agent-of-{node}", {_LABEL: "sameshot-agent"})
+        _runs(inner, agent_pod)
+        pod = arm_object(_pod(node, namespace, name, {"team": "nlp"})).thing
+        pod = _runs(inner, inner.create(pod))
+        tls = ServerTls(folder / "tls.crt", folder / "tls.key")
+        with coordinator(inner, job_of(pod), authority=authority, agent_port=port) as found:
+            agent = FakeAgent(node, Storage.open(str(found.archive)), listen=f"{HOST}:{port}", tls=tls)
+            agent.workers = [
+                worker(rank=rank, world_size=ranks, node=node, job=found.job, pod=name, pod_uid=found.job.uid)
+                for rank in range(ranks)
+            ]
+            background.enter(agent)
+            told(found, pod)
+            yield Training(pod, found, agent)
+
+
+_LABEL = "app.kubernetes.io/name"
+
+
+def _pod(node: str, namespace: str, name: str, labels: dict[str, str]) -> Json:
+    container = {"name": "main", "image": "sameshot.invalid/never-pulled", "command": ["python", "train.py"]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 0,
+            "restartPolicy": "Never",
+            "tolerations": [{"operator": "Exists"}],
+            "automountServiceAccountToken": False,
+            "containers": [{**container, "env": [{"name": "LOCAL_WORLD_SIZE", "value": "2"}]}],
+        },
+    }
+
+
+def _on_node(cluster: Cluster, node: str, namespace: str, name: str, labels: dict[str, str]) -> Json:
+    return cluster.create(_pod(node, namespace, name, labels))
+
+
+def _runs(cluster: Cluster, pod: Json) -> Json:
+    """As its kubelet would say."""
+    status = {
+        "phase": "Running",
+        "podIP": HOST,
+        "podIPs": [{"ip": HOST}],
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    return cluster.api.patch(f"{cluster.api.path_of(pod)}/status", {"status": status})

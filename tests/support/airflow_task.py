@@ -14,9 +14,8 @@ import contextlib
 import dataclasses
 import json
 import signal
-import threading
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,38 +28,11 @@ from sameshot.api.views import CaptureView
 from sameshot.client import AsyncClient
 from sameshot.model import CaptureSpec, CaptureState, Worker
 from sameshot.storage import Storage
+from support.background import Background
 from support.coordination import coordinating, until_view
 from support.fake_agent import FakeAgent, worker
 
 T = TypeVar("T")
-
-
-class Background:
-    """An event loop in a thread."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
-        self._stack = contextlib.AsyncExitStack()
-
-    def __enter__(self) -> Background:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self.call(self._stack.aclose())
-        finally:
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            self._thread.join(10)
-            self.loop.close()
-
-    def call(self, work: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout_s)
-
-    def enter(self, manager: contextlib.AbstractAsyncContextManager[T]) -> T:
-        """Enter it in the loop; it is left at the end."""
-        return self.call(self._stack.enter_async_context(manager))
 
 
 class Supervisor:

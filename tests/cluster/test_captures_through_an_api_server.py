@@ -1,0 +1,187 @@
+"""Needs an API server, and a machine whose loopback address the tests may use. A capture is asked for as people, step
+pods and engines ask: by the job's name. Coordinators are processes here, found through their CaptureCoordinator; agents
+are scripted, so no training is needed. What workers do is tried elsewhere.
+
+    SAMESHOT_TEST_IMAGE     with it a coordinator also runs as a pod on a node, and is reached by port-forward (see
+                            test_pods_on_real_nodes for MOUNTS, PYTHON and HOST_NETWORK)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from at_hand import Cluster, accounts_of, apply
+from parts_at_hand import Training, training
+
+import sameshot as package
+from sameshot.client import connect
+from sameshot.errors import Denied, NoSuchJob
+from sameshot.kube import names
+from sameshot.local.services import sameshot_argv
+from sameshot.steps.capture import capture
+from sameshot.steps.jobs import find_jobs
+from sameshot.steps.request import CaptureRequest
+from sameshot.steps.rights import rights
+
+Json = dict[str, Any]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def job(sameshot: Cluster) -> Iterator[Training]:
+    with sameshot.scope() as inner:
+        namespace = inner.namespace("ml")
+        apply(inner, accounts_of(namespace))
+        with training(inner, namespace, "llama") as found:
+            yield found
+
+
+def address_of(job: Training, **more: str) -> str:
+    query = "&".join(f"{key.replace('_', '-')}={value}" for key, value in {"route": "direct", **more}.items())
+    return f"kube:{job.job.namespace}/{job.job.name}?{query}"
+
+
+def request(address: str, **more: Any) -> CaptureRequest:
+    return CaptureRequest(address=address, request_key=f"test/{uuid.uuid4().hex}", timeout_s=60, **more)
+
+
+def test_a_person_with_a_kubeconfig_captures_by_the_job_s_name(job: Training) -> None:
+    result = capture(request(address_of(job)))
+    assert (result.outcome, result.archived, result.missing) == ("SUCCEEDED", 2, "")
+    with connect(address_of(job)) as client:
+        told = client.describe()
+        view = client.get(result.capture_id)
+    assert told.job == job.job
+    assert told.caller == view.caller == f"system:serviceaccount:{job.job.namespace}:{names.CALLERS_ACCOUNT}"
+
+
+def test_jobs_of_a_namespace_are_found_with_the_labels_of_the_job_s_own_object(job: Training) -> None:
+    where = f"kube:{job.job.namespace}"
+    (found,) = find_jobs(where, {"team": "nlp"})
+    assert (found.name, found.uid, found.namespace) == (job.job.name, job.job.uid, job.job.namespace)
+    assert find_jobs(where, {"team": "vision"}) == []
+
+
+def test_a_job_that_is_not_there_is_said_so_within_seconds(job: Training) -> None:
+    with pytest.raises(NoSuchJob):
+        connect(f"kube:{job.job.namespace}/nobody?wait=0s").describe()
+
+
+def test_who_only_views_sees_and_starts_nothing(job: Training) -> None:
+    with connect(address_of(job, service_account="sameshot-viewer")) as client:
+        assert client.describe().job == job.job
+        with pytest.raises(Denied):
+            client.start_capture(request("x").spec)
+
+
+def in_pod(cluster: Cluster, namespace: str, account: str) -> dict[str, str]:
+    """The environment of a process that has no more than a pod's account: where the API server is, and its token."""
+    kept = {key: value for key, value in os.environ.items() if key != "KUBECONFIG" and not key.startswith("SAMESHOT_")}
+    ca = {} if cluster.ca_file is None else {"SAMESHOT_API_CA_FILE": str(cluster.ca_file)}
+    return {
+        **kept,
+        "SAMESHOT_API_SERVER": cluster.api.url,
+        "SAMESHOT_API_TOKEN_FILE": str(cluster.token_file(namespace, account)),
+        **ca,
+    }
+
+
+def step(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        sameshot_argv("step", *arguments), env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_step_s_pod_captures_with_its_own_account_and_is_that_caller(job: Training, tmp_path: Path) -> None:
+    """As in Argo and KFP: `sameshot step capture` with the rights that we ship for them."""
+    cluster = job.coordinator.cluster
+    with cluster.scope() as inner:
+        engine = inner.namespace("engine")
+        for each in rights("steps", engine, jobs_in=[job.job.namespace]):
+            inner.create(each)
+        who = f"system:serviceaccount:{engine}:steps"
+        what = f"{names.CAPTURES}.{names.GROUP}"
+        inner.until(lambda: inner.may(who, "create", what, namespace=job.job.namespace, name="llama"), "it is in force")
+        environment = in_pod(inner, engine, "steps")
+        where = ("--address", f"kube:{job.job.namespace}/{job.job.name}")
+        key = f"argo/{uuid.uuid4().hex}/profile"
+        out = tmp_path / "capture.json"
+        done = step(environment, "capture", *where, "--key", key, "--duration", "1s", "--result", str(out))
+        assert done.returncode == 0, done.stderr
+        result = json.loads(out.read_bytes())
+        assert (result["outcome"], result["archived"]) == ("SUCCEEDED", 2)
+        with connect(address_of(job)) as client:
+            assert client.get(result["capture_id"]).caller == who
+        # The same key in the next pod is the same capture; the exit handler knows it by the key, too.
+        again = step(environment, "capture", *where, "--key", key, "--duration", "1s", "--result", str(out))
+        assert again.returncode == 0, again.stderr
+        assert json.loads(out.read_bytes())["capture_id"] == result["capture_id"]
+        ended = step(environment, "cancel", *where, "--key", key, "--result", str(out))
+        assert ended.returncode == 0, ended.stderr
+        assert json.loads(out.read_bytes())["was_over"]
+
+
+def test_a_pod_without_rights_is_denied_and_told_what_it_takes(job: Training) -> None:
+    cluster = job.coordinator.cluster
+    with cluster.scope() as inner:
+        inner.account(job.job.namespace, "nobody")
+        environment = in_pod(inner, job.job.namespace, "nobody")
+        done = step(environment, "capture", "--address", f"kube:{job.job.namespace}/llama", "--key", "k")
+    assert done.returncode == 77, done.stderr
+    assert "sameshot-user" in done.stderr
+
+
+def test_airflow_s_task_captures_it_deferred_and_triggered(job: Training, tmp_path: Path) -> None:
+    """Where Airflow is installed, else the step alone is tried (above). `dag.test()` runs the trigger, too."""
+    pytest.importorskip("airflow", reason="Airflow is not installed: pip install 'sameshot[airflow]'")
+    job.coordinator.cluster.not_too_slow("tests/airflow has one against it already")
+    connection = {
+        "conn_type": "sameshot",
+        "host": "kube:" + job.job.namespace + "?route=direct",
+        "extra": {"kubeconfig": os.environ["KUBECONFIG"].partition(os.pathsep)[0]},
+    }
+    from airflow_home import hermetic_environment
+
+    environment = {
+        **hermetic_environment(tmp_path),
+        "AIRFLOW_CONN_SAMESHOT_DEFAULT": json.dumps(connection),
+        "PYTHONPATH": os.pathsep.join([*sys.path, str(Path(package.__file__).parents[1])]),
+    }
+    (tmp_path / "dags").mkdir()
+    done = subprocess.run([sys.executable, "-c", _DAG], env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["outcome"], result["archived"]) == ("SUCCEEDED", 2)
+    with connect(address_of(job)) as client:
+        assert client.get(result["capture_id"]).request_key.startswith("airflow/")
+
+
+_DAG = """
+import json
+from pathlib import Path
+import os
+from airflow.utils.db import initdb
+
+initdb()
+from dag_file import dag_file, run_dag
+
+SOURCE = '''
+from airflow.sdk import DAG
+from sameshot_airflow.operators.capture import SameshotCaptureOperator
+with DAG("once", schedule=None) as dag:
+    SameshotCaptureOperator(task_id="capture", job="llama", duration="1s")
+'''
+with dag_file(Path(os.environ["AIRFLOW_HOME"]), SOURCE) as dags:
+    run = run_dag(dags["once"])
+    assert run.states == {"capture": "success"}, run
+    print()
+    print(json.dumps(run.results["capture"]))
+"""
