@@ -110,7 +110,7 @@ def test_the_operator_writes_nothing_that_belongs_to_users() -> None:
         if where not in own and verbs - {"get", "list", "watch"}
     }
     assert written == {
-        (names.GROUP, "capturecoordinators", ""): {"create", "patch"},
+        (names.GROUP, "capturecoordinators", ""): {"create"},
         (names.GROUP, "capturecoordinators/status", ""): {"patch"},
         ("", "configmaps", ""): {"create"},
         ("", "configmaps", "sameshot-hook"): {"delete", "patch"},
