@@ -372,7 +372,7 @@ def test_too_old_a_version_is_told_so(admin: KubeApi, api: ClusterApi) -> None:
 
 
 def test_away_cuts_watches_and_refuses_and_all_goes_on_afterwards(admin: KubeApi, api: ClusterApi) -> None:
-    ended = threading.Event()
+    ended, before = threading.Event(), api.count(verb="watch", resource="configmaps")
 
     def follow() -> None:
         with contextlib.suppress(OSError, Exception):
@@ -380,7 +380,7 @@ def test_away_cuts_watches_and_refuses_and_all_goes_on_afterwards(admin: KubeApi
         ended.set()
 
     threading.Thread(target=follow, daemon=True).start()
-    api.wait_for(lambda: api.count(verb="watch", resource="configmaps"), "a watch")
+    api.wait_for(lambda: api.count(verb="watch", resource="configmaps") > before, "a watch")
     api.away()
     try:
         assert ended.wait(10)

@@ -419,7 +419,9 @@ class ClusterApi:
     # --- inside: one request
 
     async def _serve(self, raw: web.BaseRequest, otherwise: Any) -> web.StreamResponse:
-        if self._away:
+        if self._away:  # a connection whose handshake was under way when all others were cut
+            if raw.transport is not None:
+                raw.transport.abort()
             raise ConnectionResetError
         request = _understood(raw)
         asked, user = request.asked, User("system:anonymous", ("system:unauthenticated",))
