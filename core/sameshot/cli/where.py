@@ -232,13 +232,9 @@ def api_of(context: str | None, kubeconfig: Path | None) -> Api:
 
 def own_namespace(context: str | None, kubeconfig: Path | None) -> str:
     """The namespace that kubectl would use with these. Raises UsageError where nothing tells one."""
-    from sameshot.client.cluster.access import is_pod, open_access
+    from sameshot.client.cluster import own_namespace as found
 
-    if context is None and kubeconfig is None and is_pod() and (account := open_access(_way(None, None)).account):
-        return account[0]
-    from sameshot.client.cluster import kubeconfig as files
-
-    return files.own_namespace(context, None if kubeconfig is None else str(kubeconfig.expanduser()))
+    return found(context, None if kubeconfig is None else str(kubeconfig.expanduser()))
 
 
 def _way(context: str | None, kubeconfig: Path | None) -> KubeAddress:
