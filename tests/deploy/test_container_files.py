@@ -92,8 +92,8 @@ def test_every_command_line_in_the_yaml_is_one_of_ours() -> None:
     import typer
 
     seen = set()
-    for folder in ("agent", "webhook/base"):
-        for _, template in pod_templates(kustomized(REPO / "deploy" / folder)):
+    for overlay in ("cluster-wide", "namespaces", "dev"):
+        for _, template in pod_templates(kustomized(REPO / "deploy/overlays" / overlay)):
             for container in template["spec"]["containers"]:
                 assert "command" not in container  # the image's entry point, and nobody else's
                 words = [re.sub(r"\$\((\w+)\)", r"\1", word) for word in container["args"]]
@@ -103,7 +103,7 @@ def test_every_command_line_in_the_yaml_is_one_of_ours() -> None:
                 command = getattr(group, "commands", {}).get(words[0], group)
                 command.make_context(words[0], words[1:] if command is not group else words)
                 seen.add(words[0])
-    assert seen == {"agent", "webhook"}
+    assert seen == {"agent", "webhook", "operator", "gc"}
 
 
 @pytest.mark.full
@@ -111,7 +111,7 @@ def test_every_command_line_in_the_yaml_is_one_of_ours() -> None:
 @pytest.mark.parametrize(
     ("path", "commands"),
     [
-        (CLUSTER, ["agent", "coordinator", "webhook", "arm"]),
+        (CLUSTER, ["agent", "coordinator", "operator", "webhook", "gc", "arm", "capture", "analyze", "status"]),
         (STEPS, ["step", "step capture", "step analyze-rank", "step reduce", "step compare", "step cancel"]),
     ],
     ids=["cluster", "steps"],
@@ -154,8 +154,10 @@ def test_its_commands_run_in_an_environment_made_the_same_way(path: Path, comman
         assert "Usage:" in done.stdout
     # What a command imports only when it runs.
     modules = {
-        CLUSTER: ["sameshot.agent.server", "sameshot.agent.poddirs", "sameshot.coordinator.server",
-                  "sameshot.webhook.server", "sameshot.arm.kinds"],
+        CLUSTER: ["sameshot.agent.server", "sameshot.agent.poddirs", "sameshot.agent.metrics",
+                  "sameshot.coordinator.cluster", "sameshot.coordinator.metrics", "sameshot.operator.run",
+                  "sameshot.operator.metrics", "sameshot.webhook.server", "sameshot.arm.kinds", "sameshot.gc.sweep",
+                  "sameshot.storage.uploads", "sameshot.analysis.run", "sameshot.client.cluster"],
         STEPS: ["sameshot.steps.analyze", "sameshot.analysis.run", "sameshot.storage.s3"],
     }[path]  # fmt: skip
     done = subprocess.run(
