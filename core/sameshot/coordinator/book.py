@@ -127,7 +127,7 @@ class Book:
                 raise UnknownCapture(f"{known.note} Its id is {known.capture_id}.")
             return self._records.get(known.capture_id) or await self._full(known)
         if not _ID.fullmatch(capture_id):
-            raise UsageError(f"{capture_id!r} is no capture id; it has 32 hex digits. Or give a request key.")
+            raise UsageError(f"{capture_id[:80]!r} is no capture id; it has 32 hex digits. Or give a request key.")
         if capture_id in self._records:
             return self._records[capture_id]
         view = await self._manifests.view(capture_id)

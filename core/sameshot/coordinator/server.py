@@ -63,7 +63,8 @@ class CoordinatorServer:
             policy=policy or (lambda: config.policy),
             retirement=self.retirement,
         )
-        self._server = grpc.aio.server(options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_REQUEST)])
+        options = {**dict(SERVER_OPTIONS), "grpc.max_receive_message_length": MAX_REQUEST}
+        self._server = grpc.aio.server(options=list(options.items()))
         service = CoordinatorService(config, self.book, authenticator or LocalCaller())
         add_CoordinatorServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
         self._listening: asyncio.Task[None] | None = None
