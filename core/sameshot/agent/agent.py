@@ -39,6 +39,7 @@ from sameshot.agent.health import Health
 from sameshot.agent.journal import Journal
 from sameshot.agent.pursue import Pursuit
 from sameshot.agent.registrations import Registrations
+from sameshot.agent.spoolttl import SpoolTtl
 from sameshot.agent.verifypool import VerifyPool
 from sameshot.errors import NoSuchJob, UsageError
 from sameshot.model import FailureReason, JobRef, TargetState, WaitsFor, Worker
@@ -108,6 +109,7 @@ class Agent:
             prepared_share=room.prepared_share(config.encoding, columns=config.columns),
             free=free,
         )
+        self.ttl = SpoolTtl(self.book, self.journal, config.spool, config.spool_ttl_s)
         self.announcer = Announcer(config.announce_period_s, self._hand_over, self.journal)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spool_lock: int | None = None
@@ -132,6 +134,7 @@ class Agent:
                 if capture.record.withdrawn is not None:
                     self._spawn(self._take_back(capture))
         self.announcer.start()
+        self._spawn(self._keep_spool())
 
     async def close(self) -> None:
         """Stop; everything that is under way is on disk and goes on at the next start."""
@@ -361,6 +364,14 @@ class Agent:
         if target.accepted.registration is not None:
             parts = (CAPTURES, capture.id, *target.accepted.output_parts)
             safefs.remove_empty_directories(Path(target.accepted.path), *parts)
+
+    async def _keep_spool(self) -> None:
+        while True:
+            await asyncio.sleep(self.ttl.pause_s)
+            try:
+                await asyncio.to_thread(self.ttl.sweep)
+            except Exception:
+                log.exception("a look for what is too old failed; the next one follows")
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

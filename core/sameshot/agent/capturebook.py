@@ -200,7 +200,7 @@ class CaptureBook:
                 target_folder = folder / slug(accepted.target_id)
                 target = Target(target_folder, accepted, _rebuild(target_folder, accepted))
                 capture.targets[target.id] = target
-                if _is_delivered(target.fact):  # the agent ended between saying so and making room
+                if is_delivered(target.fact):  # the agent ended between saying so and making room
                     self.drop_bytes(target)
             self._captures[capture.id] = self._unsettled[capture.id] = capture
         self.prune()
@@ -361,7 +361,7 @@ def _holds_bytes(capture: Capture) -> bool:
     return any(_size(path) is not None for target in capture.targets.values() for path in target.bytes)
 
 
-def _is_delivered(fact: TargetFact) -> bool:
+def is_delivered(fact: TargetFact) -> bool:
     """Whether the archive holds the bytes, as an artifact or beside a failure."""
     return fact.artifact is not None or (fact.failure is not None and fact.failure.raw is not None)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from sameshot.agent.callers import Callers, ThisMachine
 from sameshot.agent.discovery import WorkerDirs
+from sameshot.agent.spoolttl import TTL_S
 from sameshot.api.transport import ServerTls
 from sameshot.model import Encoding
 from sameshot.profiler.daemon import BackendName
@@ -40,6 +41,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     uploads: int = 2  # files on their way to the archive at once
     niceness: int = 10  # of the verifying processes
     keep_free_bytes: int = 512 << 20  # room that a capture must leave on the node
+    spool_ttl_s: float = TTL_S  # then what could not be archived leaves the spool
     # The agent gives a delivery up after this share of the coordinator's allowance, so that its own, better
     # informed answer (what failed, where the bytes are) comes first.
     allowance_share: float = 0.9

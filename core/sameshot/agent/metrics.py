@@ -52,6 +52,15 @@ class AgentMetrics:
         yield _gauge(
             "spool_free_bytes", "What may still be written to its file system.", (), {(): _free(agent)}
         )  # fmt: skip
+        yield _gauge(
+            "spool_kept_traces", "Traces here that are in no archive and will be in none by themselves.", (),
+            {(): agent.ttl.kept()},
+        )  # fmt: skip
+        yield _counter(
+            "spool_lost_files", "Files that left the spool after its TTL and were in no archive.", (),
+            {(): agent.ttl.lost_files},
+        )  # fmt: skip
+        yield _counter("spool_lost_bytes", "The same in bytes.", (), {(): agent.ttl.lost_bytes})
         yield _gauge("keep_free_bytes", "What a capture must leave of that.", (), {(): config.keep_free_bytes})
         heard_at = getattr(config.worker_dirs, "heard_at", None)
         if heard_at is not None:

@@ -92,6 +92,9 @@ def agent(
         bool, typer.Option("--columns/--no-columns", help="Archive the events of each trace as Parquet, too.")
     ] = True,
     verify_workers: Annotated[int, typer.Option(help="Processes that read traces.", min=1)] = 1,
+    spool_ttl_days: Annotated[
+        float, typer.Option(help="Then traces that could not be archived leave the spool, with a warning.", min=0.01)
+    ] = 7.0,
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -146,6 +149,7 @@ def agent(
         encoding=encoding,
         columns=columns,
         verify_workers=verify_workers,
+        spool_ttl_s=spool_ttl_days * 86_400,
     )
     run_service(serve(config), end_with_stdin=end_with_stdin)
 
