@@ -116,31 +116,23 @@ def coordinator(
             process.stop()
 
 
-def told(found: Coordinator, thing: Json, *, phase: str = "Ready", pod: Json | None = None) -> Json:
-    """The CaptureCoordinator by which clients find it, as the operator writes it; it goes with the coordinator."""
-    job, meta = found.job, thing["metadata"]
+def published(
+    cluster: Cluster, thing: Json, job: JobRef, authority: Authority, *, endpoint: str, pod: Json | None = None
+) -> None:
+    """The CaptureCoordinator by which clients find a coordinator of this job, as the operator writes it."""
     about = {"apiVersion": thing["apiVersion"], "kind": thing["kind"], "name": job.name, "uid": job.uid, "attempt": 0}
-    made = found.cluster.create(
-        {
-            "apiVersion": names.API_VERSION,
-            "kind": "CaptureCoordinator",
-            "metadata": {
-                "name": names.coordinator_of(job),
-                "namespace": job.namespace,
-                "labels": {names.JOB_UID: job.uid, names.ATTEMPT: str(job.attempt)},
-            },
-            "spec": {"job": about, "series": job.name, "labels": meta.get("labels", {})},
-        }
-    )
+    meta = {"name": names.coordinator_of(job), "namespace": job.namespace, "labels": {names.JOB_UID: job.uid}}
+    spec = {"job": about, "series": job.name, "labels": thing["metadata"].get("labels", {})}
+    cluster.create({"apiVersion": names.API_VERSION, "kind": "CaptureCoordinator", "metadata": meta, "spec": spec})
     status = {
-        "phase": phase,
-        "endpoint": found.address,
-        "serverName": found.server_name,
-        "caBundle": base64.b64encode(found.authority.pem).decode(),
+        "phase": "Ready",
+        "endpoint": endpoint,
+        "serverName": names.coordinator_host(job),
+        "caBundle": base64.b64encode(authority.pem).decode(),
         "attempt": 0,
         **({} if pod is None else {"pod": pod}),
     }
-    return found.cluster.api.patch(path_of(job.namespace, made["metadata"]["name"], status=True), {"status": status})
+    cluster.api.patch(path_of(job.namespace, meta["name"], status=True), {"status": status})
 
 
 # ---- a node that is only an object, so that a capture can succeed without training
@@ -168,10 +160,10 @@ def training(cluster: Cluster, namespace: str, name: str, *, ranks: int = 2) -> 
     authority.issue(folder, names.AGENT_HOST)
     with cluster.scope() as inner, Background() as background:
         inner.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
-        agent_pod = _on_node(inner, node, names.AGENTS_NAMESPACE, f"agent-of-{node}", {_LABEL: "sameshot-agent"})
-        _runs(inner, agent_pod)
-        pod = arm_object(_pod(node, namespace, name, {"team": "nlp"})).thing
-        pod = _runs(inner, inner.create(pod))
+        agent_pod = inner.create(pod_on(node, names.AGENTS_NAMESPACE, f"agent-of-{node}", {_LABEL: "sameshot-agent"}))
+        runs(inner, agent_pod)
+        pod = arm_object(pod_on(node, namespace, name, {"team": "nlp"})).thing
+        pod = runs(inner, inner.create(pod))
         tls = ServerTls(folder / "tls.crt", folder / "tls.key")
         with coordinator(inner, job_of(pod), authority=authority, agent_port=port) as found:
             agent = FakeAgent(node, Storage.open(str(found.archive)), listen=f"{HOST}:{port}", tls=tls)
@@ -180,19 +172,19 @@ def training(cluster: Cluster, namespace: str, name: str, *, ranks: int = 2) -> 
                 for rank in range(ranks)
             ]
             background.enter(agent)
-            told(found, pod)
+            published(inner, pod, found.job, authority, endpoint=found.address)
             yield Training(pod, found, agent)
 
 
 _LABEL = "app.kubernetes.io/name"
 
 
-def _pod(node: str, namespace: str, name: str, labels: dict[str, str]) -> Json:
+def pod_on(node: str, namespace: str, name: str, labels: dict[str, str] | None = None) -> Json:
     container = {"name": "main", "image": "sameshot.invalid/never-pulled", "command": ["python", "train.py"]}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
+        "metadata": {"name": name, "namespace": namespace, "labels": labels or {}},
         "spec": {
             "nodeName": node,
             "terminationGracePeriodSeconds": 0,
@@ -204,11 +196,7 @@ def _pod(node: str, namespace: str, name: str, labels: dict[str, str]) -> Json:
     }
 
 
-def _on_node(cluster: Cluster, node: str, namespace: str, name: str, labels: dict[str, str]) -> Json:
-    return cluster.create(_pod(node, namespace, name, labels))
-
-
-def _runs(cluster: Cluster, pod: Json) -> Json:
+def runs(cluster: Cluster, pod: Json) -> Json:
     """As its kubelet would say."""
     status = {
         "phase": "Running",

@@ -17,15 +17,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from at_hand import Cluster, accounts_of, apply
-from parts_at_hand import Training, training
+from coordinator_pod import NOWHERE, needs_an_image, objects, running
+from kubernetes_objects import schema_problems
+from parts_at_hand import Training, job_of, pod_on, runs, training
+from test_pods_on_real_nodes import this_node
 
 import sameshot as package
 from sameshot.client import connect
+from sameshot.coordinator.configfile import ClusterConfig
 from sameshot.errors import Denied, NoSuchJob
 from sameshot.kube import names
+from sameshot.kube.coordinators import path_of
 from sameshot.local.services import sameshot_argv
+from sameshot.model import JobRef
 from sameshot.steps.capture import capture
 from sameshot.steps.jobs import find_jobs
 from sameshot.steps.request import CaptureRequest
@@ -139,10 +146,45 @@ def test_a_pod_without_rights_is_denied_and_told_what_it_takes(job: Training) ->
     assert "sameshot-user" in done.stderr
 
 
+def test_a_coordinator_s_pod_is_reached_by_the_server_s_port_forward(job: Training) -> None:
+    """The emulated server forwards to the process that stands for the pod; a real one needs the pod itself."""
+    cluster, where = job.coordinator.cluster, job.job.namespace
+    with cluster.scope() as inner:
+        if cluster.emulated is None:
+            image, node = needs_an_image(), this_node(cluster.api)
+            thing = inner.armed_job(where, "forwarded")
+            inner.stack.enter_context(running(inner, thing, job_of(thing), image=image, node=node))
+            served = job_of(thing)
+        else:
+            thing, found = job.pod, job.coordinator
+            served = found.job
+            stand_in = inner.create(pod_on(job.pod["spec"]["nodeName"], names.COORDINATORS_NAMESPACE, "stands-for-it"))
+            runs(inner, stand_in)
+            place = {"namespace": names.COORDINATORS_NAMESPACE, "name": "stands-for-it"}
+            port = int(found.address.rpartition(":")[2])
+            path = path_of(where, names.coordinator_of(served), status=True)
+            inner.api.patch(path, {"status": {"pod": {**place, "port": port}, "endpoint": f"{NOWHERE}:1"}})
+            inner.stack.callback(inner.api.patch, path, {"status": {"pod": None, "endpoint": found.address}})
+        with connect(f"kube:{where}/{served.name}?route=port-forward&uid={served.uid}") as client:
+            told = client.describe()
+            assert (told.job, told.caller) == (served, f"system:serviceaccount:{where}:{names.CALLERS_ACCOUNT}")
+            view = client.wait(client.start_capture(request("x").spec).capture_id, timeout_s=120)
+        assert view.state.terminal
+
+
+def test_objects_of_a_coordinator_s_pod_are_of_kubernetes() -> None:
+    """What only a real node runs is at least well-formed."""
+    ref = JobRef("ml", "llama", str(uuid.uuid4()))
+    made = objects(ref, image="x", node="n", port=7443, api_server="https://h:1", tls=(b"c", b"k"), ca=b"ca")
+    assert [problem for each in made for problem in schema_problems(each)] == []
+    config = json.loads(made[0]["data"]["config.json"])
+    assert msgspec.convert(config, ClusterConfig).job == ref
+
+
 def test_airflow_s_task_captures_it_deferred_and_triggered(job: Training, tmp_path: Path) -> None:
     """Where Airflow is installed, else the step alone is tried (above). `dag.test()` runs the trigger, too."""
-    pytest.importorskip("airflow", reason="Airflow is not installed: pip install 'sameshot[airflow]'")
     job.coordinator.cluster.not_too_slow("tests/airflow has one against it already")
+    pytest.importorskip("airflow", reason="Airflow is not installed: pip install 'sameshot[airflow]'")
     connection = {
         "conn_type": "sameshot",
         "host": "kube:" + job.job.namespace + "?route=direct",
