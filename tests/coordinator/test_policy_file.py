@@ -12,7 +12,7 @@ import pytest
 from coordination import SPEC, in_loop
 from coordinator_cluster import Cluster
 
-from sameshot.coordinator.configfile import ClusterConfig, read_config
+from sameshot.coordinator.configfile import ClusterConfig, encoded, read_config
 from sameshot.coordinator.policyfile import PolicyFile
 from sameshot.errors import PolicyRefused, UsageError
 from sameshot.kube import names
@@ -113,9 +113,19 @@ def test_the_smallest_configuration_is_a_job_and_an_archive(tmp_path: Path) -> N
     assert (config.listen, config.agent_port) == ("0.0.0.0:7443", names.AGENT_PORT)
 
 
+def test_a_configuration_comes_back_from_its_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**SMALLEST, "ca": "/x/ca.crt", "api_token": "/x/token", "timings": {"freeze_s": 1}}))
+    config = read_config(path)
+    assert (config.ca, config.api_token, config.timings.freeze_s) == (Path("/x/ca.crt"), Path("/x/token"), 1.0)
+    path.write_bytes(encoded(config))
+    assert read_config(path) == config
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
+        ({"ca": 7}, "7 is no path"),
         ({"archiv": "s3://x"}, "unknown field `archiv`"),
         ({"job": {"namespace": "ml", "name": "llama", "uid": "../x"}}, "its uid '../x' is none"),
         ({"job": {"namespace": "m/l", "name": "llama", "uid": "0b1c"}}, "is not usable as a name"),

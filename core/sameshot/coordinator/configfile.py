@@ -100,6 +100,11 @@ def read_config(path: Path) -> ClusterConfig:
         raise UsageError(f"The coordinator's configuration {path} can't be read: {error}.") from None
 
 
+def encoded(config: ClusterConfig) -> bytes:
+    """The file of this configuration, without what is as by default."""
+    return msgspec.json.encode(config, enc_hook=str)
+
+
 def _a_path(kind: type, text: Any) -> Any:
     """Files are texts in JSON."""
     if kind is Path and isinstance(text, str) and text:
