@@ -72,6 +72,8 @@ class Watching:
                     clusterwide=not namespaces,
                     namespaces=namespaces,
                     stop_flag=self._ending,
+                    # Its own one asks for the user's name, and an image's user may have none.
+                    identity=f"sameshot-{name}",  # type: ignore[arg-type]
                 )
                 why = "it ended"
             except Exception as error:
