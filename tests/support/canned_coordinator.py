@@ -50,9 +50,18 @@ class Canned(CoordinatorServicer):
 
     @typed
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:  # noqa: N802
+        told = await self._answer("Describe", context)
+        if isinstance(told, pb.DescribeResponse):
+            return told
         answer = pb.DescribeResponse(policy_json=b"{}")
-        to_proto(await self._answer("Describe", context), answer.job)
+        to_proto(told, answer.job)
         return answer
+
+    async def WatchCapture(self, request: pb.CaptureSelector, context: Any) -> AsyncIterator[pb.CaptureUpdate]:  # noqa: N802
+        """Every view that is put into the queue `answers["WatchCapture"]`."""
+        self.calls.append("WatchCapture")
+        while (view := await self.answers["WatchCapture"].get()) is not None:
+            yield pb.CaptureUpdate(capture=to_proto(view, pb.Capture()))
 
     async def _answer(self, name: str, context: Any) -> Any:
         self.calls.append(name)

@@ -13,7 +13,7 @@ import asyncio
 import base64
 import threading
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,7 +48,17 @@ class Seeing(grpc.aio.ServerInterceptor):
         metadata = dict(details.invocation_metadata)
         self.tokens.append(metadata.get(TOKEN_KEY, ""))
         self.calls += 1
-        return await continuation(details)
+        handler = await continuation(details)
+        if handler is None or not handler.unary_unary:
+            return handler
+
+        async def answer(request: Any, context: Any) -> Any:
+            self.peers.add(context.peer())
+            return await handler.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(
+            answer, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        )
 
 
 @dataclass
@@ -59,7 +69,6 @@ class Served:
     port: int
     seen: Seeing
     server: grpc.aio.Server
-    folder: Path = field(default_factory=Path)
 
 
 class Dialled:
@@ -68,7 +77,8 @@ class Dialled:
         self.folder = folder
         self.authority = Authority()
         self._loop = asyncio.new_event_loop()
-        self._served: list[Served] = []
+        self._all: list[Served] = []
+        self._of: dict[JobRef, Served] = {}
         for part in ("crds", "system", "coordinators", "access"):
             api.apply_folder(DEPLOY / part)
         for name in ("sameshot", "sameshot-viewer"):
@@ -80,7 +90,7 @@ class Dialled:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for each in self._served:
+        for each in self._all:
             self._do(each.server.stop(None))
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
@@ -100,6 +110,15 @@ class Dialled:
             self.ready(job, served or self.serve(job))
         assert not more
         return job
+
+    def job_once(self, name: str) -> None:
+        """The same, where it is not there yet."""
+        if not any(each["spec"]["job"]["name"] == name for each in self.api.list(_CRS, "ml")):
+            self.job(name)
+
+    def served(self, job: JobRef) -> Served:
+        """Who serves it now."""
+        return self._of[job]
 
     def cr(self, job: JobRef, *, kind: str = "Job", labels: dict[str, str] | None = None, status: Status) -> Json:
         thing = {
@@ -127,12 +146,12 @@ class Dialled:
 
     def status(self, job: JobRef, **changes: Any) -> None:
         """As the operator writes it."""
-        self.api.set_status(
-            "capturecoordinators.sameshot.dev", job.namespace, names.coordinator_of(job), msgspec.to_builtins(changes)
-        )
+        self.api.set_status(_CRS, job.namespace, names.coordinator_of(job), msgspec.to_builtins(changes))
 
     def ready(self, job: JobRef, served: Served, *, phase: Phase = Phase.READY, pod: str = "") -> None:
         place = PodPlace(names.COORDINATORS_NAMESPACE, pod or names.coordinator_of(job), served.port)
+        if self.api.find("pods", place.namespace, place.name) is not None:
+            self.api.delete("pods", place.namespace, place.name)
         self.api.put(
             {
                 "apiVersion": "v1",
@@ -142,6 +161,7 @@ class Dialled:
                 "status": {"phase": "Running", "podIP": "127.0.0.1"},
             }
         )
+        self._of[job] = served
         self.status(
             job,
             phase=phase.value,
@@ -158,7 +178,7 @@ class Dialled:
         folder.mkdir()
         self.authority.issue(folder, names.coordinator_host(job))
         served = self._do(self._serve(folder, {"Describe": job, **answers}))
-        self._served.append(served)
+        self._all.append(served)
         return served
 
     def stop(self, served: Served) -> None:
@@ -170,7 +190,7 @@ class Dialled:
         add_CoordinatorServicer_to_server(canned, server)  # type: ignore[no-untyped-call]
         address = bind(server, "127.0.0.1:0", "a coordinator", ServerTls(folder / "tls.crt", folder / "tls.key"))
         await server.start()
-        return Served(canned, int(address.rpartition(":")[2]), seen, server, folder)
+        return Served(canned, int(address.rpartition(":")[2]), seen, server)
 
     def _do(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
@@ -225,8 +245,17 @@ class Dialled:
                 }
             )
             self.bind(f"{account}-token", namespace, {"kind": "Role", "name": f"{account}-token"}, subject)
+        return self.in_pod_again(account, namespace)
+
+    def in_pod_again(self, account: str, namespace: str = "ml") -> Dialer:
+        """Another process like that, without a word to the API server."""
         environment, folder = self.pod_environment(account, namespace)
         return Dialer(lambda wanted: access.open_access(wanted, environment, folder))
+
+    def grant_pods(self, account: str) -> None:
+        """That account may list the namespace's pods."""
+        subject = {"kind": "ServiceAccount", "name": account, "namespace": "ml"}
+        self.bind(f"{account}-pods", "ml", {"kind": "ClusterRole", "name": "view"}, subject)
 
     def pod_environment(self, account: str, namespace: str = "ml") -> tuple[dict[str, str], Path]:
         """What the kubelet gives to a pod of that account."""
@@ -245,4 +274,5 @@ class Dialled:
         ]
 
 
+_CRS = "capturecoordinators.sameshot.dev"
 _RBAC = "rbac.authorization.k8s.io"

@@ -166,8 +166,8 @@ def _nobody(wanted: KubeAddress, armed: Armed) -> SameshotError:
     unsure = "" if armed is Armed.NO else " (whether it has armed pods is not known: they may not be listed)"
     if not wanted.job:
         return NoSuchJob(
-            f"No job {wanted.what} can be captured{unsure}. Arm one with `sameshot arm`, or label the namespace "
-            "sameshot.dev/arm=enabled where the webhook runs; it counts for pods that are made from then on."
+            f"No job {wanted.what} can be captured{unsure}. Arm one with `sameshot arm`, or where the webhook runs with "
+            "the label sameshot.dev/arm: enabled in its pod template; it counts for pods that are made from then on."
         )
     return NoSuchJob(
         f"No job {wanted.what} can be captured: it does not run, or it was not armed when its pods were made{unsure}. "
