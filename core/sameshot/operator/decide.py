@@ -93,7 +93,7 @@ class Do(enum.Enum):
     RETIRE = enum.auto()
     DESCRIBE = enum.auto()
     CONFIRM_GONE = enum.auto()  # ask for the CaptureCoordinator by name
-    REMOVE = enum.auto()  # the pod (as above) and all that is present
+    REMOVE = enum.auto()  # all that is present; the pod went before, as it may need the rest until its end
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -198,7 +198,7 @@ def _close(world: World, now: float, timings: Timings, why: Why) -> Plan:
     settled, plan = _settled(world, world.pod, why, now, timings, until=since + timings.patience_s)
     if not settled:
         return plan
-    return Plan((Step(Do.REMOVE),)) if now >= leaves else Plan(again_at=leaves)
+    return Plan((Step(Do.DELETE_POD),)) if now >= leaves else Plan(again_at=leaves)
 
 
 def _clear(world: World, now: float, timings: Timings) -> Plan:
@@ -208,13 +208,12 @@ def _clear(world: World, now: float, timings: Timings) -> Plan:
         return Plan(again_at=since + timings.settle_s)
     if not world.gone_for_sure:
         return Plan((Step(Do.CONFIRM_GONE),))
-    if world.pod is not None:
-        if world.pod.deleting and not world.present:
-            return NOTHING
-        settled, plan = _settled(world, world.pod, Why.FINISHED, now, timings, until=since + timings.orphan_s)
-        if not settled:
-            return plan
-    return Plan((Step(Do.REMOVE),))
+    if world.pod is None:
+        return Plan((Step(Do.REMOVE),))
+    if world.pod.deleting:
+        return NOTHING
+    settled, plan = _settled(world, world.pod, Why.FINISHED, now, timings, until=since + timings.orphan_s)
+    return Plan((Step(Do.DELETE_POD),)) if settled else plan
 
 
 def _settled(world: World, pod: PodNow, why: Why, now: float, timings: Timings, *, until: float) -> tuple[bool, Plan]:

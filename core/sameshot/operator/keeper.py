@@ -440,9 +440,6 @@ class Keeper:
             case Do.CONFIRM_GONE:
                 own.gone_for_sure = await self._is_gone(job)
             case Do.REMOVE:
-                pod = self._child(Kind.POD, job)
-                if pod is not None and not facts_of(pod).deleting:
-                    await self._remove(Kind.POD, job)
                 for kind in sorted(world.present, key=list(Kind).index, reverse=True):
                     await self._remove(kind, job)
 

@@ -1,0 +1,428 @@
+"""What one attempt of a job needs, decided without any I/O: single decisions, and whole lives of jobs by chance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sameshot.operator.config import Timings
+from sameshot.operator.decide import (
+    NOTHING,
+    Coordinator,
+    Do,
+    End,
+    Heard,
+    PodNow,
+    Step,
+    Why,
+    World,
+    closing,
+    decide,
+)
+from sameshot.operator.objects import Kind
+
+T = Timings()
+NOW = 1_000_000.0
+ALL = frozenset(set(Kind) - {Kind.POD})
+HERE = Coordinator("cr")
+READY = PodNow("p/0", runs=True, ready=True)
+
+
+def steps(world: World, now: float = NOW) -> list[Do]:
+    return [each.do for each in decide(world, now, T).steps]
+
+
+def served(**more: Any) -> World:
+    """A job that runs, with everything it needs."""
+    given: dict[str, Any] = {
+        "alive": 2, "end": End.RUNS, "looked_at": NOW - 60, "coordinator": HERE, "pod": READY, "present": ALL,
+    }  # fmt: skip
+    return World(**(given | more))
+
+
+def heard(why: Why, unsettled: int | None, *, ago: float = 1.0, times: int = 1, life: str = "p/0") -> Heard:
+    return Heard(life, why, NOW - ago, unsettled, times)
+
+
+# ---- single decisions
+
+
+def test_the_jobs_own_object_is_read_before_a_coordinator_is_made() -> None:
+    assert steps(World(alive=1)) == [Do.LOOK]
+    assert steps(World(alive=1, end=End.RUNS, looked_at=NOW)) == [Do.MAKE_COORDINATOR]
+
+
+@pytest.mark.parametrize("end", [End.RUNS, End.UNKNOWN, End.ENDED], ids=lambda end: end.name)
+def test_pods_that_live_get_a_coordinator_also_where_their_job_can_not_be_read(end: End) -> None:
+    assert steps(World(alive=1, end=end, looked_at=NOW)) == [Do.MAKE_COORDINATOR]
+
+
+def test_pods_whose_job_is_gone_get_none_and_the_job_is_looked_for_after_growing_pauses() -> None:
+    world = World(alive=1, end=End.GONE, looked_at=NOW, looks=3)
+    assert decide(world, NOW, T) == msgspec.structs.replace(NOTHING, again_at=NOW + 8)
+    assert steps(world, NOW + 8) == [Do.LOOK]
+
+
+def test_pods_that_have_ended_get_none() -> None:
+    assert decide(World(end=End.RUNS, looked_at=NOW), NOW, T) == NOTHING
+
+
+def test_an_earlier_attempt_gets_none() -> None:
+    assert decide(World(alive=1, latest=False), NOW, T) == NOTHING
+
+
+def test_what_is_missing_is_made_before_the_pod() -> None:
+    world = served(pod=None, present=frozenset(), wrong=ALL)
+    assert steps(world) == [Do.KEEP, Do.MAKE_POD]
+
+
+def test_nothing_is_done_and_never_again_for_an_idle_job() -> None:
+    assert decide(served(), NOW, T) == NOTHING
+
+
+def test_a_pod_of_another_template_is_told_first_and_replaced_once_it_is_idle() -> None:
+    old = PodNow("p/0", current=False, runs=True, ready=True)
+    assert decide(served(pod=old), NOW, T).steps == (Step(Do.RETIRE, Why.REPLACED),)
+    busy = served(pod=old, heard=heard(Why.REPLACED, 1, ago=0.5))
+    assert decide(busy, NOW, T) == msgspec.structs.replace(NOTHING, again_at=NOW + 0.5)
+    assert steps(served(pod=old, heard=heard(Why.REPLACED, 1, ago=5))) == [Do.RETIRE]
+    assert steps(served(pod=old, heard=heard(Why.REPLACED, 0))) == [Do.DELETE_POD]
+
+
+def test_an_answer_from_long_ago_is_asked_for_again_before_a_pod_is_replaced() -> None:
+    """Being replaced is forgotten by the coordinator after a minute."""
+    old = PodNow("p/0", current=False, runs=True, ready=True)
+    assert steps(served(pod=old, heard=heard(Why.REPLACED, 0, ago=59))) == [Do.RETIRE]
+
+
+def test_a_coordinator_that_does_not_answer_is_never_replaced() -> None:
+    old = PodNow("p/0", current=False, runs=True, ready=True)
+    world = served(pod=old, heard=heard(Why.REPLACED, None, ago=1e7, times=50))
+    assert steps(world) == [Do.RETIRE]
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [PodNow("p/0", current=False), PodNow("p/0", current=False, ended=True, runs=True), PodNow("p/0", ended=True)],
+    ids=["its container does not run", "it has ended, being old", "it has ended"],
+)
+def test_a_pod_without_a_process_has_no_captures_and_is_replaced_at_once(pod: PodNow) -> None:
+    assert steps(served(pod=pod)) == [Do.DELETE_POD]
+
+
+def test_what_a_process_said_does_not_count_for_the_next_one() -> None:
+    old = PodNow("p/1", current=False, runs=True, ready=True)
+    assert steps(served(pod=old, heard=heard(Why.REPLACED, 0, life="p/0"))) == [Do.RETIRE]
+
+
+def test_a_pod_that_is_being_deleted_is_waited_for() -> None:
+    assert decide(served(pod=PodNow("p/0", runs=True, deleting=True)), NOW, T) == NOTHING
+
+
+def test_workers_are_counted_when_it_is_time_and_the_coordinator_serves() -> None:
+    assert steps(served(describe_at=NOW)) == [Do.DESCRIBE]
+    assert decide(served(describe_at=NOW + 4), NOW, T).again_at == NOW + 4
+    assert steps(served(describe_at=NOW, pod=PodNow("p/0", runs=True))) == []
+
+
+def test_a_job_is_looked_at_only_when_it_has_no_pods_and_ever_more_seldom() -> None:
+    assert steps(served(alive=0)) == [Do.LOOK]
+    assert decide(served(alive=0, looks=1, looked_at=NOW), NOW, T).again_at == NOW + 2
+    assert decide(served(alive=0, looks=4, looked_at=NOW), NOW, T).again_at == NOW + 16
+    assert decide(served(alive=0, looks=40, looked_at=NOW), NOW, T).again_at == NOW + 300
+
+
+def test_a_job_of_a_kind_that_never_tells_is_not_looked_at() -> None:
+    assert decide(served(alive=0, tells=False, end=End.UNKNOWN), NOW, T) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [(served(alive=0, end=End.ENDED), Why.FINISHED), (served(latest=False), Why.SUPERSEDED)],
+    ids=["finished", "superseded"],
+)
+def test_a_coordinator_that_is_to_go_refuses_at_once_and_goes_after_its_grace(world: World, why: Why) -> None:
+    def later(**more: Any) -> World:
+        return msgspec.structs.replace(world, **more)
+
+    assert decide(world, NOW, T).steps == (Step(Do.RETIRE, why),)
+    told = {"coordinator": Coordinator("cr", retired=why, retired_at=NOW)}
+    busy, idle = heard(why, 2, ago=-600), heard(why, 0)
+    assert decide(later(**told, heard=idle), NOW, T) == msgspec.structs.replace(NOTHING, again_at=NOW + T.grace_s)
+    assert steps(later(**told, heard=busy), NOW + T.grace_s) == [], "captures converge"
+    assert steps(later(**told, heard=idle), NOW + T.grace_s) == [Do.DELETE_POD]
+    assert steps(later(**told, pod=None), NOW + T.grace_s) == [Do.REMOVE]
+    assert decide(later(**told, pod=None, present=frozenset()), NOW + T.grace_s, T) == NOTHING
+
+
+def test_an_attempt_that_was_superseded_stays_so_when_its_job_ends() -> None:
+    assert closing(served(alive=0, latest=False, end=End.ENDED)) is Why.SUPERSEDED
+
+
+def test_a_job_that_ended_and_has_pods_again_gets_a_coordinator_that_takes_captures() -> None:
+    world = served(heard=heard(Why.FINISHED, 0))
+    assert decide(world, NOW, T).steps == (Step(Do.RETIRE, Why.REPLACED),)
+
+
+def test_without_its_coordinator_object_all_goes_once_that_is_sure_and_captures_have_ended() -> None:
+    alone = World(pod=READY, present=ALL, alone_since=NOW)
+    assert decide(alone, NOW, T).again_at == NOW + T.settle_s
+    later = NOW + T.settle_s
+    assert steps(alone, later) == [Do.CONFIRM_GONE]
+    sure = msgspec.structs.replace(alone, gone_for_sure=True)
+    assert decide(sure, later, T).steps == (Step(Do.RETIRE, Why.FINISHED),)
+    busy = msgspec.structs.replace(sure, heard=Heard("p/0", Why.FINISHED, later, 1))
+    assert steps(busy, later) == []
+    assert steps(busy, NOW + T.orphan_s) == [Do.DELETE_POD], "not longer than a quarter of an hour"
+    assert steps(msgspec.structs.replace(sure, pod=None), later) == [Do.REMOVE]
+
+
+def test_a_coordinator_object_that_was_deleted_by_hand_is_made_again_after_growing_pauses() -> None:
+    world = World(alive=1, end=End.RUNS, looked_at=NOW - 9, pod=READY, present=ALL, deleted_at=NOW, deletions=1)
+    assert decide(world, NOW, T) == msgspec.structs.replace(NOTHING, again_at=NOW + 3)
+    assert steps(world, NOW + 3) == [Do.LOOK], "it may have gone with its job"
+    assert steps(msgspec.structs.replace(world, looked_at=NOW + 3), NOW + 3) == [Do.MAKE_COORDINATOR]
+    assert decide(msgspec.structs.replace(world, deletions=3), NOW, T).again_at == NOW + 12
+
+
+def test_one_that_is_being_deleted_is_waited_for() -> None:
+    assert decide(served(coordinator=Coordinator("cr", deleting=True)), NOW, T) == NOTHING
+
+
+# ---- whole lives
+
+
+@dataclass
+class Play:
+    """One attempt of a job, its coordinator, and an operator that may forget everything at any moment."""
+
+    alive: int = 0
+    latest: bool = True
+    end: End = End.RUNS  # as it is
+    known: End = End.UNKNOWN  # as the operator knows
+    coordinator: Coordinator | None = None
+    pod: PodNow | None = None
+    present: frozenset[Kind] = frozenset()
+    unsettled: int = 0
+    answers: bool = True
+    heard: Heard | None = None
+    looked_at: float | None = None
+    looks: int = 0
+    alone_since: float | None = None
+    sure: bool = False
+    deleted_at: float | None = None
+    deletions: int = 0
+    lives: int = 0
+    now: float = NOW
+    lost: list[str] = field(default_factory=list)
+
+    def world(self) -> World:
+        if self.coordinator is not None:
+            self.alone_since, self.sure = None, False
+        elif self.alone_since is None and (self.pod or self.present):
+            self.alone_since = self.now
+        if self.alive:
+            self.looks = 0
+            self.known = End.RUNS if self.known is End.ENDED else self.known
+        known = self.known
+        if known is End.UNKNOWN and not self.alive and self.coordinator and self.coordinator.retired is Why.FINISHED:
+            known = End.ENDED
+        return World(
+            alive=self.alive, latest=self.latest, end=known, looked_at=self.looked_at, looks=self.looks,
+            coordinator=self.coordinator, pod=self.pod, present=self.present,
+            wrong=ALL - self.present if self.coordinator else frozenset(), heard=self.heard,
+            alone_since=self.alone_since, gone_for_sure=self.sure, deleted_at=self.deleted_at,
+            deletions=self.deletions,
+        )  # fmt: skip
+
+    def forget(self) -> None:
+        """The operator is another process now."""
+        self.known, self.heard, self.looked_at, self.looks = End.UNKNOWN, None, None, 0
+        self.alone_since, self.sure, self.deleted_at, self.deletions = None, False, None, 0
+
+    def turn(self) -> float:
+        """As the keeper does it: until nothing is left to do. When to look again."""
+        for _ in range(30):
+            world = self.world()
+            plan = decide(world, self.now, T)
+            assert plan == decide(world, self.now, T)
+            for step in plan.steps:
+                self.do(step)
+            if not plan.steps:
+                self.say(closing(self.world()))
+                return plan.again_at
+        raise AssertionError(f"it does not come to rest: {world}")
+
+    def say(self, why: Why | None) -> None:
+        """The status is written."""
+        if self.coordinator is not None and self.coordinator.retired is not why:
+            at = math.inf if why is None else self.now
+            self.coordinator = msgspec.structs.replace(self.coordinator, retired=why, retired_at=at)
+
+    def do(self, step: Step) -> None:
+        match step.do:
+            case Do.LOOK:
+                self.known, self.looked_at, self.looks = self.end, self.now, self.looks + 1
+            case Do.MAKE_COORDINATOR:
+                self.coordinator = Coordinator(f"cr-{self.now}")
+            case Do.KEEP:
+                self.present = ALL
+            case Do.MAKE_POD:
+                assert self.pod is None, "two coordinators of one attempt"
+                assert self.present == ALL
+                self.lives += 1
+                self.pod = PodNow(f"{self.lives}/0", runs=True, ready=True)
+                self.unsettled = 0
+            case Do.DELETE_POD:
+                assert self.pod is not None
+                if self.pod.runs and not self.pod.ended and self.unsettled:
+                    self.lost.append(f"{self.unsettled} captures")
+                self.pod = None
+                self.unsettled = 0
+            case Do.RETIRE:
+                assert self.pod is not None
+                assert step.why is not None
+                said = self.unsettled if self.answers else None
+                again = self.heard is not None and self.heard.why is step.why and self.heard.unsettled == said
+                times = self.heard.times + 1 if again and self.heard is not None else 1
+                self.heard = Heard(self.pod.life, step.why, self.now, said, times)
+            case Do.CONFIRM_GONE:
+                self.sure = self.coordinator is None
+            case Do.REMOVE:
+                assert self.pod is None, "it may need the rest until its end"
+                self.present = frozenset()
+            case Do.DESCRIBE:
+                raise AssertionError("nobody asked for it")
+
+
+EVENTS = st.sampled_from(
+    [
+        "pods_come",
+        "pods_go",
+        "job_ends",
+        "job_deleted",
+        "later_attempt",
+        "capture_starts",
+        "capture_ends",
+        "silent",
+        "answers",
+        "upgraded",
+        "pod_dies",
+        "pod_evicted",
+        "cr_deleted",
+        "child_deleted",
+        "operator_restarts",
+        "time",
+    ]
+)
+
+
+def happen(play: Play, event: str) -> None:
+    pod = play.pod
+    match event:
+        case "pods_come" if play.end is End.RUNS:
+            play.alive = 2
+        case "pods_go":
+            play.alive = 0
+        case "job_ends":
+            play.alive, play.end = 0, End.ENDED
+        case "job_deleted" if play.coordinator is not None:
+            play.alive, play.end, play.coordinator, play.deleted_at = 0, End.GONE, None, play.now
+        case "later_attempt":
+            play.latest = False
+        case "capture_starts" if pod is not None and pod.runs and not pod.ended:
+            taken = play.heard is not None and play.heard.life == pod.life
+            recently = taken and play.heard is not None and (
+                play.heard.why is not Why.REPLACED or play.now < play.heard.at + 60
+            )  # fmt: skip
+            if not recently:
+                play.unsettled += 1
+        case "capture_ends":
+            play.unsettled = max(play.unsettled - 1, 0)
+        case "silent" | "answers":
+            play.answers = event == "answers"
+        case "upgraded" if pod is not None:
+            play.pod = msgspec.structs.replace(pod, current=False)
+        case "pod_dies" if pod is not None:
+            play.pod, play.unsettled = msgspec.structs.replace(pod, runs=False, ready=False), 0
+        case "pod_evicted" if pod is not None:
+            play.pod, play.unsettled = msgspec.structs.replace(pod, ended=True, runs=False, ready=False), 0
+        case "cr_deleted" if play.coordinator is not None:
+            play.coordinator, play.deleted_at, play.deletions = None, play.now, play.deletions + 1
+        case "child_deleted" if play.coordinator is not None:
+            play.present -= {Kind.SERVICE, Kind.BINDING}
+        case "operator_restarts":
+            play.forget()
+        case "time":
+            play.now += 20
+
+
+def settle(play: Play) -> None:
+    """Nothing more happens: captures end, everybody answers, what runs no more is started again by its kubelet."""
+    play.answers, play.unsettled = True, 0
+    for _ in range(300):
+        if play.pod is not None and not play.pod.runs and not play.pod.ended:
+            life = play.pod.life.partition("/")[0]
+            play.pod = msgspec.structs.replace(play.pod, life=f"{life}/1", runs=True, ready=True)
+        again = play.turn()
+        if again == math.inf or play.now > NOW + 3e4:
+            return
+        play.now = max(again, play.now)
+    raise AssertionError("it does not come to rest")
+
+
+@settings(max_examples=250, deadline=None)
+@given(st.lists(EVENTS, max_size=25))
+def test_whatever_happens_no_capture_is_lost_within_its_time_and_all_comes_to_its_end(events: list[str]) -> None:
+    play = Play(alive=2)
+    for event in events:
+        happen(play, event)
+        play.turn()
+    assert not play.lost, "within minutes nothing that runs is given up"
+    settle(play)
+    before = (play.coordinator, play.pod, play.present)
+    play.turn()
+    assert before == (play.coordinator, play.pod, play.present)
+    assert not play.lost
+    if play.coordinator is not None and play.latest and (play.alive or play.end is End.RUNS):
+        assert play.pod is not None
+        assert play.pod.current
+        assert play.pod.runs
+        assert play.present == ALL
+    elif play.coordinator is not None:
+        assert play.pod is None
+        assert not play.present
+        assert play.coordinator.retired is (Why.FINISHED if play.latest else Why.SUPERSEDED)
+    else:
+        assert play.pod is None
+        assert not play.present
+        assert not (play.alive and play.latest and play.end is not End.GONE)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(EVENTS.filter(lambda each: each not in ("operator_restarts", "cr_deleted")), max_size=15),
+    st.integers(0, 15),
+)
+def test_an_operator_that_is_restarted_at_any_moment_comes_to_the_same_end(events: list[str], at: int) -> None:
+    """(What was deleted by hand is made again after a pause, which a restart cuts short: not in here.)"""
+
+    def end(restarts: bool) -> tuple[Any, ...]:
+        play = Play(alive=2)
+        for i, event in enumerate(events):
+            if restarts and i == min(at, len(events) - 1):
+                play.forget()
+            happen(play, event)
+            play.turn()
+        settle(play)
+        found = play.coordinator
+        retired = None if found is None else found.retired
+        return found is not None, retired, play.pod is not None and play.pod.current, play.present
+
+    assert end(restarts=True) == end(restarts=False)
