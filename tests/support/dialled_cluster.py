@@ -13,6 +13,7 @@ import asyncio
 import base64
 import threading
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -183,6 +184,10 @@ class Dialled:
 
     def stop(self, served: Served) -> None:
         self._do(served.server.stop(None))
+
+    def call(self, act: Callable[[], Any]) -> None:
+        """In the coordinators' loop."""
+        self._loop.call_soon_threadsafe(act)
 
     async def _serve(self, folder: Path, answers: dict[str, Any]) -> Served:
         seen = Seeing()

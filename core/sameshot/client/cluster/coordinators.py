@@ -166,7 +166,7 @@ def _nobody(wanted: KubeAddress, armed: Armed) -> SameshotError:
     unsure = "" if armed is Armed.NO else " (whether it has armed pods is not known: they may not be listed)"
     if not wanted.job:
         return NoSuchJob(
-            f"No job {wanted.what} can be captured{unsure}. Arm one with `sameshot arm`, or where the webhook runs with "
+            f"No job {wanted.what} can be captured{unsure}. Arm one with `sameshot arm`, or where the webhook runs by "
             "the label sameshot.dev/arm: enabled in its pod template; it counts for pods that are made from then on."
         )
     return NoSuchJob(

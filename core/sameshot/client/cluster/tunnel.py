@@ -105,8 +105,12 @@ def _accept(listener: socket.socket, shared: _Shared) -> None:
     while True:
         try:
             near, _ = listener.accept()
-        except OSError:  # closed
-            return
+            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError:
+            if listener.fileno() < 0:  # closed
+                return
+            time.sleep(0.1)  # out of file descriptors, as a rule
+            continue
         threading.Thread(target=_serve, args=(near, shared), name="sameshot-forward", daemon=True).start()
 
 
@@ -211,7 +215,6 @@ class _Pump:
 
         near, wire = self._near, self._wire
         near.setblocking(False)
-        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._far.settimeout(0)
         try:
             self._loop(near, wire)
