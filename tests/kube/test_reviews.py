@@ -247,7 +247,7 @@ async def test_an_expired_token_is_not_even_let_through_from_memory() -> None:
 
 
 @in_loop
-async def test_a_server_that_hangs_costs_a_known_token_a_second_once_and_nothing_else_of_the_process() -> None:
+async def test_a_server_that_hangs_costs_a_known_token_a_moment_once_and_nothing_else_of_the_process() -> None:
     server = Server()
     judge = server.reviews()
     await judge.who(token())
