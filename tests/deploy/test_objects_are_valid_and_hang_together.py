@@ -393,7 +393,7 @@ def test_nothing_is_reachable_that_need_not_be() -> None:
     ]
     webhook = one("NetworkPolicy", "sameshot-webhook", of=WEBHOOK)["spec"]
     assert webhook["policyTypes"] == ["Ingress", "Egress"]
-    assert webhook["ingress"] == [{"ports": [{"port": "https", "protocol": "TCP"}]}]
+    assert webhook["ingress"] == [{"ports": [{"port": each, "protocol": "TCP"} for each in ("https", "metrics")]}]
     assert "egress" not in webhook
 
 

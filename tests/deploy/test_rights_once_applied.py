@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,11 +78,13 @@ def refused(call: Any) -> int:
 # ---- people
 
 
-@pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_a_person_captures_through_an_account_of_the_namespace(installed: ClusterApi) -> None:
+def test_a_person_captures_through_an_account_of_the_namespace(installed: ClusterApi) -> None:
     """The whole way of a call: a token is asked for with the person's own rights, the coordinator looks whose it is and
     asks what that account may do."""
+    asyncio.run(ways_of_calls(installed))
+
+
+async def ways_of_calls(installed: ClusterApi) -> None:
     reviewer = names.username_of(names.COORDINATORS_NAMESPACE, names.account_of(JOB))
     installed.make(objects.account(JOB, CONFIG))
     asks = installed.kube(reviewer)

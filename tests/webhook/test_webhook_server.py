@@ -611,3 +611,37 @@ def test_a_port_that_is_taken_is_said_plainly(tmp_path: Path) -> None:
                     pass
 
     asyncio.run(scene())
+
+
+def test_what_became_of_reviews_is_counted_and_served_to_prometheus(tmp_path: Path) -> None:
+    def fails(body: bytes) -> Any:
+        raise RuntimeError
+
+    async def read(webhook: Webhook) -> dict[str, float]:
+        async with aiohttp.ClientSession() as session, session.get(f"http://{webhook.metrics}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
+
+    def of(outcome: str) -> str:
+        return f'sameshot_webhook_reviews_total{{outcome="{outcome}"}}'
+
+    async def scenario() -> None:
+        async with serving(tmp_path, metrics="127.0.0.1:0", limits=Limits(body_bytes=100_000)) as (webhook, client):
+            await ask(client, pod())
+            await ask(client, pod())
+            for body, status in ((b"{}", 400), (b"x" * 200_000, 413)):
+                async with client.post("/arm", data=body) as answer:
+                    assert answer.status == status
+            found = await read(webhook)
+        assert {name: value for name, value in found.items() if "reviews_total" in name and value} == {
+            of("armed"): 2, of("malformed"): 1, of("too large"): 1
+        }  # fmt: skip
+        assert found["sameshot_webhook_review_seconds_count"] == 2
+        assert 0 < found["sameshot_webhook_review_seconds_sum"] < 4
+        assert found["sameshot_webhook_held_bytes"] == 0
+        assert found["sameshot_webhook_certificate_expires_timestamp_seconds"] > time.time()
+        async with serving(tmp_path, fails, metrics="127.0.0.1:0") as (webhook, client):
+            await ask(client, pod())
+            assert (await read(webhook))[of("failed")] == 1
+
+    asyncio.run(scenario())

@@ -21,8 +21,12 @@ def webhook(
     key: Annotated[Path, typer.Option(help="PEM file with its private key; both are taken anew when rotated.")],
     listen: Annotated[str, typer.Option(help="host:port (port 0: any; host *: all addresses).")] = "*:8443",
     address_file: AddressFileOption = None,
+    metrics: Annotated[
+        str, typer.Option(help="host:port of /metrics (Prometheus), /healthz and /readyz.", show_default=False)
+    ] = "",
 ) -> None:
     """Arm pods that ask for it while they are created. A pod is never kept from starting."""
     from sameshot.webhook.server import WebhookConfig, serve
 
-    run_service(serve(WebhookConfig(certificate=certificate, key=key, listen=listen, address_file=address_file)))
+    config = WebhookConfig(certificate=certificate, key=key, listen=listen, address_file=address_file, metrics=metrics)
+    run_service(serve(config))

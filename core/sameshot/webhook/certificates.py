@@ -40,6 +40,11 @@ class Certificates:
         self.context = self._load()  # what listens; every handshake is given the current one
         self.context.sni_callback = self._choose
 
+    @property
+    def chain(self) -> bytes:
+        """PEM, of the one that is in use."""
+        return self._seen[0]
+
     async def follow(self, every_s: float = LOOK_EVERY_S) -> None:
         """Take rotated files; runs until it is cancelled."""
         while True:

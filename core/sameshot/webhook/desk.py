@@ -23,6 +23,7 @@ from aiohttp.typedefs import Handler
 from sameshot.threads import DaemonThreads
 from sameshot.webhook import review
 from sameshot.webhook.room import Held, NoRoom, Room
+from sameshot.webhook.tally import Missed, Tally
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class Desk:
 
     def __init__(self, answer: Answer, limits: Limits, note: Callable[[web.BaseRequest], None]) -> None:
         self.closing = False
+        self.tally = Tally()
         self._answer = answer
         self._limits = limits
         self._threads = DaemonThreads(THREADS, "review", grace_s=1.0)
@@ -67,6 +69,17 @@ class Desk:
     def close(self) -> None:
         self._threads.shutdown()
         self._large.shutdown()
+
+    @property
+    def held_bytes(self) -> int:
+        return self._room.taken
+
+    def stuck(self) -> str:
+        """In words; empty while reviews come to an end."""
+        since = min(list(self._running.values()), default=None)
+        if since is not None and (lasts := time.monotonic() - since) > self._limits.stuck_after_s:
+            return f"A review has been running for {lasts:.0f} s."
+        return ""
 
     @web.middleware
     async def _around(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -88,30 +101,39 @@ class Desk:
             async with asyncio.timeout(self._limits.body_within_s):
                 body = await _body(request, self._limits.body_bytes, held)
         except TimeoutError:
+            self.tally.count(Missed.TOO_SLOW)
             return _refused(408, f"The review did not arrive within {self._limits.body_within_s:g} s.")
         except _TooLarge:
+            self.tally.count(Missed.TOO_LARGE)
             return _refused(413, f"A review of more than {self._limits.body_bytes} bytes is not looked at.")
         except NoRoom:
+            self.tally.count(Missed.NO_ROOM)
             return _refused(503, f"Reviews of {self._limits.held_bytes} bytes in all are being looked at already.")
         try:
             answered = await self._answered(body, held)
         except review.Malformed as error:
+            self.tally.count(Missed.MALFORMED)
             return _refused(400, f"This is no review: {error}.")
         return web.Response(body=answered, content_type="application/json")
 
     async def _answered(self, body: bytes, held: Held) -> bytes:
         """The answer, whatever happens. Raises Malformed."""
+        began = time.monotonic()
         try:
             async with asyncio.timeout(self._limits.review_within_s):
                 answered, request, verdict = await self._reviewed(body, held)
         except review.Malformed:
             raise
         except TimeoutError:
+            self.tally.count(Missed.LATE)
             log.warning("not looked at in time, admitted as it is bytes=%d", len(body))
             return review.unchanged(body, "the webhook had no time for this pod; it is not armed for captures")
         except Exception:
+            self.tally.count(Missed.FAILED)
             log.exception("a defect, the pod is admitted as it is bytes=%d", len(body))
             return review.unchanged(body, "the webhook failed, see its log; this pod is not armed for captures")
+        self.tally.count(verdict.outcome)
+        self.tally.took(time.monotonic() - began)
         log.info(
             "reviewed namespace=%r pod=%r outcome=%s warnings=%r",
             request.namespace,
@@ -147,10 +169,8 @@ class Desk:
         return await asyncio.wrap_future(future)
 
     async def _health(self, request: web.Request) -> web.Response:
-        since = min(list(self._running.values()), default=None)
-        if since is not None and (lasts := time.monotonic() - since) > self._limits.stuck_after_s:
-            return web.Response(status=503, text=f"A review has been running for {lasts:.0f} s.\n")
-        return web.Response(text="ok\n")
+        stuck = self.stuck()
+        return web.Response(status=503 if stuck else 200, text=f"{stuck or 'ok'}\n")
 
     async def _ready(self, request: web.Request) -> web.Response:
         return web.Response(status=503, text="ending\n") if self.closing else web.Response(text="ok\n")

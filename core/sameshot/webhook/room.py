@@ -16,8 +16,12 @@ class Room:
     """Bytes that may be held at the same time. For any thread."""
 
     def __init__(self, size: int) -> None:
-        self._left = size
+        self._size = self._left = size
         self._lock = threading.Lock()
+
+    @property
+    def taken(self) -> int:
+        return self._size - self._left
 
     def take(self, size: int) -> None:
         """Raises NoRoom, and takes nothing then."""

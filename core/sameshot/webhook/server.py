@@ -11,7 +11,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
@@ -38,6 +38,7 @@ class WebhookConfig(msgspec.Struct, frozen=True, kw_only=True):
     key: Path
     listen: str = "*:8443"
     address_file: Path | None = None
+    metrics: str = ""  # host:port of /metrics; empty: none
     look_every_s: float = LOOK_EVERY_S  # at the files, for rotated ones
     handshake_within_s: float = 5.0
     first_request_within_s: float = 5.0
@@ -51,6 +52,7 @@ class Webhook(msgspec.Struct, frozen=True):
 
     address: str
     desk: Desk
+    metrics: str = ""
 
 
 async def serve(config: WebhookConfig) -> None:
@@ -78,7 +80,7 @@ async def listening(config: WebhookConfig, answer: Answer = review.answer) -> As
         most=config.connections,
     )
     desk = Desk(answer, config.limits, connections.note)
-    with _socket(config.listen) as taken:
+    with contextlib.ExitStack() as stack, _socket(config.listen) as taken:
         runner = web.AppRunner(
             desk.application(),
             access_log=None,
@@ -101,13 +103,14 @@ async def listening(config: WebhookConfig, answer: Answer = review.answer) -> As
             asyncio.create_task(connections.sweep(runner.server)),
         ]
         try:
+            scrape = stack.enter_context(_scraped(config.metrics, desk, certificates))
             host, port = taken.getsockname()[:2]
             address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             if config.address_file is not None:
                 scratch = config.address_file.with_name(f".{config.address_file.name}.tmp")
                 scratch.write_text(f"{address}\n")
                 scratch.replace(config.address_file)
-            yield Webhook(address, desk)
+            yield Webhook(address, desk, scrape)
         finally:
             desk.closing = True
             listener.close()
@@ -116,6 +119,18 @@ async def listening(config: WebhookConfig, answer: Answer = review.answer) -> As
             await asyncio.gather(*beside, return_exceptions=True)
             await runner.cleanup()
             desk.close()
+
+
+@contextlib.contextmanager
+def _scraped(listen: str, desk: Desk, certificates: Certificates) -> Iterator[str]:
+    if not listen:
+        yield ""
+        return
+    from sameshot.kube.scrape import scraped
+    from sameshot.webhook.metrics import WebhookHealth, WebhookMetrics
+
+    with scraped(listen, WebhookMetrics(desk, certificates), WebhookHealth(desk)) as address:
+        yield address
 
 
 def _socket(listen: str) -> socket.socket:
