@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +16,7 @@ from sameshot.api.transport import Endpoint, aio_channel
 from sameshot.api.views import CaptureView, JobDescription, WorkersView
 from sameshot.client import wire
 from sameshot.client.pool import given_back, lent
-from sameshot.errors import Unreachable
+from sameshot.errors import TryAgain, Unreachable
 from sameshot.model import CaptureSpec
 
 
@@ -78,23 +79,41 @@ class AsyncClient:
         finally:
             call.cancel()
 
-    async def wait(self, capture_id: str | None = None, *, request_key: str | None = None) -> CaptureView:
-        """Until the capture has ended; bound it with `asyncio.timeout`."""
+    async def follow(
+        self, capture_id: str | None = None, *, request_key: str | None = None, timeout_s: float | None = None
+    ) -> AsyncGenerator[CaptureView, None]:
         loop = asyncio.get_running_loop()
+        ends = None if timeout_s is None else loop.time() + timeout_s
         gone_at: float | None = None
         while True:
+            left = None if ends is None else max(ends - loop.time(), 0.0)
             try:
                 view = None
-                async for view in self.watch(capture_id, request_key=request_key):
-                    gone_at = None
-                    if view.state.terminal:
-                        return view
+                async with contextlib.aclosing(
+                    self.watch(capture_id, request_key=request_key, timeout_s=left)
+                ) as updates:
+                    async for view in updates:
+                        gone_at = None
+                        yield view
+                        if view.state.terminal:
+                            return
                 raise wire.ended_without_outcome(view)
             except Unreachable:
-                gone_at = loop.time() if gone_at is None else gone_at
-                if loop.time() - gone_at > wire.PATIENCE_S:
+                now = loop.time()
+                if ends is not None and now >= ends:
+                    raise TryAgain(f"The capture has not ended within {timeout_s:g} s; it goes on.") from None
+                gone_at = now if gone_at is None else gone_at
+                if now - gone_at > wire.patience_s(self._to):
                     raise
                 await asyncio.sleep(0.2)
+
+    async def wait(self, capture_id: str | None = None, *, request_key: str | None = None) -> CaptureView:
+        """Until the capture has ended; bound it with `asyncio.timeout`."""
+        async with contextlib.aclosing(self.follow(capture_id, request_key=request_key)) as updates:
+            async for view in updates:
+                if view.state.terminal:
+                    return view
+        raise wire.ended_without_outcome(None)
 
     async def close(self) -> None:
         if self._to.kept:

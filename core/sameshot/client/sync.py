@@ -99,13 +99,13 @@ class Client:
         finally:
             call.cancel()
 
-    def wait(
+    def follow(
         self, capture_id: str | None = None, *, request_key: str | None = None, timeout_s: float | None = None
-    ) -> CaptureView:
-        """Block until the capture has ended. Raises TryAgain after `timeout_s`; the capture itself goes on.
+    ) -> Iterator[CaptureView]:
+        """As `watch`, but a coordinator that is away for a moment, or the way to it, is waited for.
 
-        A coordinator that is away for a moment is waited for; a restarted one no longer knows an unfinished capture
-        (UnknownCapture).
+        Raises TryAgain after `timeout_s`; the capture itself goes on. A restarted coordinator no longer knows an
+        unfinished capture (UnknownCapture).
         """
         ends = None if timeout_s is None else time.monotonic() + timeout_s
         gone_at: float | None = None
@@ -115,17 +115,27 @@ class Client:
                 view = None
                 for view in self.watch(capture_id, request_key=request_key, timeout_s=left):
                     gone_at = None
+                    yield view
                     if view.state.terminal:
-                        return view
+                        return
                 raise wire.ended_without_outcome(view)
             except Unreachable:
                 now = time.monotonic()
                 if ends is not None and now >= ends:
                     raise TryAgain(f"The capture has not ended within {timeout_s:g} s; it goes on.") from None
                 gone_at = now if gone_at is None else gone_at
-                if now - gone_at > wire.PATIENCE_S:
+                if now - gone_at > wire.patience_s(self._to):
                     raise
                 time.sleep(0.2)
+
+    def wait(
+        self, capture_id: str | None = None, *, request_key: str | None = None, timeout_s: float | None = None
+    ) -> CaptureView:
+        """Block until the capture has ended. Raises as `follow`."""
+        for view in self.follow(capture_id, request_key=request_key, timeout_s=timeout_s):
+            if view.state.terminal:
+                return view
+        raise wire.ended_without_outcome(None)
 
     def close(self) -> None:
         self._channel.close()

@@ -23,6 +23,13 @@ OnFailed = Literal["NEW", "RETURN"]
 CALL_TIMEOUT_S = 30.0
 # A coordinator that is being restarted is back within this time; `wait` bridges it.
 PATIENCE_S = 10.0
+# In a cluster its pod may move, and the way to it may lead through an API server that is being upgraded.
+PATIENCE_IN_A_CLUSTER_S = 120.0
+
+
+def patience_s(to: Endpoint) -> float:
+    """So long who follows a capture waits for a coordinator that does not answer."""
+    return PATIENCE_IN_A_CLUSTER_S if to.kept else PATIENCE_S
 
 
 def metadata(caller: str | None) -> tuple[tuple[str, str], ...]:

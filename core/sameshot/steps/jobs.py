@@ -73,10 +73,11 @@ def _in_cluster(address: str, labels: Mapping[str, str]) -> list[FoundJob]:
     """A job is addressed as the whole list was, by its name, and by its uid where that is not enough."""
     wanted, found = parse(address), found_jobs(address)
     called = Counter(each.spec.job.name for each in found)
+    alone = {name for name, times in called.items() if times == 1 and wanted.uid is None}
     return [
         FoundJob(
             name=each.spec.job.name,
-            address=str(address_of(each.job, wanted, alone=called[each.spec.job.name] == 1)),
+            address=str(address_of(each.job, wanted, alone=each.spec.job.name in alone)),
             uid=each.spec.job.uid,
             attempt=each.spec.job.attempt,
             namespace=each.metadata.namespace,
