@@ -93,7 +93,7 @@ def watch(
 
     with dial(where) as client:
         _one_of(capture_id, key)
-        updates = client.watch(capture_id, request_key=key)
+        updates = client.follow(capture_id, request_key=key)
         if output is Output.JSON:
             last = None
             for last in updates:
@@ -155,7 +155,7 @@ def _wait_or_cancel(client: Client, view: CaptureView, output: Output, where: Wh
     from sameshot.cli.progress import follow
 
     try:
-        return _last(follow(client.watch(view.capture_id), console(quiet=output is Output.JSON)))
+        return _last(follow(client.follow(view.capture_id), console(quiet=output is Output.JSON)))
     except KeyboardInterrupt:
         typer.secho("\ncancelling…", err=True, fg="yellow")
         typer.secho(_cancelled(client, view.capture_id, where), err=True, fg="yellow")
