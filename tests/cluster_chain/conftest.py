@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterLab]:
 
 @pytest.fixture(scope="session")
 def chain(lab: ClusterLab) -> Iterator[Chain]:
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     archive = ThreadedMotoServer(ip_address=NODE_ADDRESS, port=0, verbose=False)
     archive.start()
     try:
