@@ -127,6 +127,26 @@ def test_one_that_has_failed_is_replaced(api: ClusterApi) -> None:
     assert "replaced" in " ".join(told)
 
 
+def test_one_that_somebody_else_has_replaced_meanwhile_is_left_alone(
+    api: ClusterApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube = api.kube()
+    submit(kube, ASKED)
+    ends(api, "Failed", "PodFailurePolicy", code=3)
+    send, theirs = kube.send, ""
+
+    def racing(method: str, path: str, body: object = None, **more: Any) -> bytes:
+        nonlocal theirs
+        if method == "DELETE" and not theirs:
+            api.delete("jobs.batch", "ml", NAME)
+            theirs = api.make(job_of(ASKED))["metadata"]["uid"]
+        return send(method, path, body, **more)
+
+    monkeypatch.setattr(kube, "send", racing)
+    assert submit(kube, ASKED).found
+    assert api.get("jobs.batch", "ml", NAME)["metadata"]["uid"] == theirs
+
+
 def test_what_hinders_it_for_long_ends_the_following_and_not_the_job(api: ClusterApi) -> None:
     kube = api.kube()
     job = submit(kube, ASKED)
