@@ -102,6 +102,7 @@ class Lab:
         self.coordinators: dict[str, Scripted] = {}
         self.operator: Operator | None = None
         self._servers: dict[str, grpc.aio.Server] = {}
+        self._uids: dict[str, str] = {}  # of the pods that they are
         self.starts = True  # whether coordinators' pods come up
 
     # --- the operator
@@ -215,7 +216,8 @@ class Lab:
         while True:
             await asyncio.sleep(0.03)
             pods = {each["metadata"]["name"]: each for each in self.api.list("pods", names.COORDINATORS_NAMESPACE)}
-            for name in [each for each in self._servers if each not in pods]:
+            uids = {name: pod["metadata"]["uid"] for name, pod in pods.items()}
+            for name in [each for each in self._servers if self._uids[each] != uids.get(each)]:
                 await self._stop(name)
             for name, pod in pods.items():
                 if pod["metadata"].get("deletionTimestamp"):
@@ -240,7 +242,7 @@ class Lab:
         credentials = grpc.ssl_server_credentials([(data["tls.key"], data["tls.crt"])])
         server.add_secure_port(f"127.0.0.1:{port}", credentials)
         await server.start()
-        self._servers[name] = server
+        self._servers[name], self._uids[name] = server, pod["metadata"]["uid"]
         status = {
             "phase": "Running",
             "podIP": "127.0.0.1",
@@ -315,3 +317,20 @@ def reference(owner: Json) -> Json:
         "apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"],
         "controller": True,
     }  # fmt: skip
+
+
+def played(**options: Any) -> Callable[[Callable[[Lab], Any]], Callable[[], None]]:
+    """A test that is given a `Lab`: `@played()` above an `async def test_…(lab)`."""
+
+    def wrap(test: Callable[[Lab], Any]) -> Callable[[], None]:
+        async def play() -> None:
+            async with cluster(**options) as lab:
+                await test(lab)
+
+        def run() -> None:
+            asyncio.run(play())
+
+        run.__name__, run.__doc__, run.__module__ = test.__name__, test.__doc__, test.__module__
+        return run
+
+    return wrap

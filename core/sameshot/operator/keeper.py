@@ -23,7 +23,7 @@ from sameshot.operator import objects
 from sameshot.operator.armed import ArmedPods, InThread, JobKey, key_of
 from sameshot.operator.calls import Coordinators
 from sameshot.operator.childpods import PodFacts, facts_of
-from sameshot.operator.conditions import Facts, Trouble, patch_of, retired, status_of
+from sameshot.operator.conditions import REACHABLE, Facts, Trouble, patch_of, retired, status_of
 from sameshot.operator.config import OperatorConfig, Reach
 from sameshot.operator.decide import Coordinator, Do, End, Heard, PodNow, Step, Why, World, closing, decide
 from sameshot.operator.jobs import POD, Looked, look
@@ -307,6 +307,8 @@ class Keeper:
         own.begun = True
         status = read.status
         own.registered, own.version = status.registered, status.version
+        if (reached := status.condition(REACHABLE)) is not None:
+            own.reachable, own.unreachable_why = reached.status == "True", reached.message
         own.world_size = status.expected
         pod = self._child(Kind.POD, read.job)
         if pod is not None and status.registered is not None and status.registered == status.expected:
