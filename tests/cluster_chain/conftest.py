@@ -23,8 +23,6 @@ from sameshot.model import JobRef
 Json = dict[str, Any]
 DEPLOY = REPO / "deploy"
 NODE = "node-a"
-COORDINATOR = "app.kubernetes.io/name=sameshot-coordinator"
-OPERATOR = "app.kubernetes.io/name=sameshot-operator"
 
 
 @dataclasses.dataclass
@@ -56,7 +54,7 @@ class Chain:
         return json.loads(done.stdout)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterLab]:
     needs_pods()
     folder = tmp_path_factory.mktemp("cluster")
@@ -66,7 +64,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterLab]:
         yield lab
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chain(lab: ClusterLab) -> Iterator[Chain]:
     logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
     archive = ThreadedMotoServer(ip_address=NODE_ADDRESS, port=0, verbose=False)
