@@ -24,8 +24,7 @@ from collections.abc import Iterator
 
 import pytest
 from api_server import ApiServer, Namespace
-from at_hand import Cluster, accounts_of, apply, installed
-from cluster_api import ClusterApi
+from cluster_at_hand import KUBECONFIG, Cluster, accounts_of, apply, installed
 
 
 @pytest.fixture(scope="session")
@@ -60,11 +59,9 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         with made.stack:
             yield made
         return
-    with ClusterApi(collects=True) as server, pytest.MonkeyPatch.context() as patch:
-        patch.setenv("KUBECONFIG", str(server.kubeconfig(folder / "kubeconfig")))
-        made = Cluster(ApiServer.of_kubeconfig(), folder, server)
-        with made.stack:
-            yield made
+    with Cluster.emulating(folder) as made, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(folder / KUBECONFIG))
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from at_hand import Cluster
+from cluster_at_hand import Cluster
+from cluster_parts import published
 from live import free_port
-from parts_at_hand import published
 from tls import Authority
 
 import sameshot

@@ -19,10 +19,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from at_hand import Cluster, accounts_of, apply
+from cluster_at_hand import Cluster, accounts_of, apply
+from cluster_parts import Training, job_of, pod_on, runs, training
 from coordinator_pod import NOWHERE, needs_an_image, objects, running
 from kubernetes_objects import schema_problems
-from parts_at_hand import Training, job_of, pod_on, runs, training
 from test_pods_on_real_nodes import this_node
 
 import sameshot as package
@@ -51,9 +51,11 @@ def job(sameshot: Cluster) -> Iterator[Training]:
             yield found
 
 
-def address_of(job: Training, **more: str) -> str:
-    query = "&".join(f"{key.replace('_', '-')}={value}" for key, value in {"route": "direct", **more}.items())
-    return f"kube:{job.job.namespace}/{job.job.name}?{query}"
+def address_of(job: Training, name: str = "llama", **more: str) -> str:
+    """With the kubeconfig said: Kubernetes' client reads `KUBECONFIG` when it is imported, which may be long ago."""
+    query = {"kubeconfig": os.environ["KUBECONFIG"], "route": "direct", **more}
+    said = "&".join(f"{key.replace('_', '-')}={value}" for key, value in query.items())
+    return f"kube:{job.job.namespace}/{name}?{said}".replace("/?", "?")
 
 
 def request(address: str, **more: Any) -> CaptureRequest:
@@ -71,7 +73,7 @@ def test_a_person_with_a_kubeconfig_captures_by_the_job_s_name(job: Training) ->
 
 
 def test_jobs_of_a_namespace_are_found_with_the_labels_of_the_job_s_own_object(job: Training) -> None:
-    where = f"kube:{job.job.namespace}"
+    where = address_of(job, "")
     (found,) = find_jobs(where, {"team": "nlp"})
     assert (found.name, found.uid, found.namespace) == (job.job.name, job.job.uid, job.job.namespace)
     assert find_jobs(where, {"team": "vision"}) == []
@@ -79,7 +81,7 @@ def test_jobs_of_a_namespace_are_found_with_the_labels_of_the_job_s_own_object(j
 
 def test_a_job_that_is_not_there_is_said_so_within_seconds(job: Training) -> None:
     with pytest.raises(NoSuchJob):
-        connect(f"kube:{job.job.namespace}/nobody?wait=0s").describe()
+        connect(address_of(job, "nobody", wait="0s")).describe()
 
 
 def test_who_only_views_sees_and_starts_nothing(job: Training) -> None:
@@ -165,7 +167,7 @@ def test_a_coordinator_s_pod_is_reached_by_the_server_s_port_forward(job: Traini
             path = path_of(where, names.coordinator_of(served), status=True)
             inner.api.patch(path, {"status": {"pod": {**place, "port": port}, "endpoint": f"{NOWHERE}:1"}})
             inner.stack.callback(inner.api.patch, path, {"status": {"pod": None, "endpoint": found.address}})
-        with connect(f"kube:{where}/{served.name}?route=port-forward&uid={served.uid}") as client:
+        with connect(address_of(job, served.name, route="port-forward", uid=served.uid)) as client:
             told = client.describe()
             assert (told.job, told.caller) == (served, f"system:serviceaccount:{where}:{names.CALLERS_ACCOUNT}")
             view = client.wait(client.start_capture(request("x").spec).capture_id, timeout_s=120)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from api_server import Refused
-from at_hand import DEPLOY, Cluster
+from cluster_at_hand import DEPLOY, Cluster
 from kubernetes_objects import documents_in
 
 from sameshot.kube import names

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from at_hand import GONE_WITHIN_S, Cluster, accounts_of, apply
-from parts_at_hand import job_of, service
+from cluster_at_hand import GONE_WITHIN_S, Cluster, accounts_of, apply
+from cluster_parts import job_of, service
 
 from sameshot.arm import labels
 from sameshot.arm.hookmap import hook_configmap

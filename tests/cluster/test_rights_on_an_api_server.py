@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from api_server import Refused
-from at_hand import Cluster, accounts_of
+from cluster_at_hand import Cluster, accounts_of
 
 from sameshot.kube import names
 from sameshot.model import JobRef
@@ -40,7 +40,7 @@ MAY: list[tuple[str, str, str, str, str]] = [
     (OPERATOR, "get", "jobs.batch", HERE, "llama"),
     (OPERATOR, "get", "jobsets.jobset.x-k8s.io", HERE, "llama"),
     (OPERATOR, "get", "pytorchjobs.kubeflow.org", HERE, "llama"),
-    (OPERATOR, "create get list watch patch", CC, HERE, ""),
+    (OPERATOR, "create get list watch", CC, HERE, ""),
     (OPERATOR, "patch", STATUS, HERE, ""),
     (OPERATOR, "list watch", f"{names.POLICIES}.{names.GROUP}", "", ""),
     (OPERATOR, "list watch", f"{names.CLUSTER_POLICIES}.{names.GROUP}", "", ""),
@@ -80,7 +80,7 @@ MAY_NOT: list[tuple[str, str, str, str, str]] = [
     (OPERATOR, "create update patch bind escalate", "clusterroles.rbac.authorization.k8s.io", "", "edit"),
     (OPERATOR, "create", "clusterrolebindings.rbac.authorization.k8s.io", "", ""),
     (OPERATOR, "create", "roles.rbac.authorization.k8s.io", HERE, ""),
-    (OPERATOR, "delete deletecollection", CC, HERE, ""),
+    (OPERATOR, "update patch delete deletecollection", CC, HERE, ""),
     (OPERATOR, "patch update", "namespaces", "", "kube-system"),
     (OPERATOR, "create get list delete", CAPTURES, HERE, "llama"),
     (OPERATOR, "get list", "nodes", "", ""),
@@ -120,7 +120,7 @@ def allowed(cluster: Cluster, namespace: str, row: tuple[str, str, str, str, str
 
 def test_each_part_may_what_it_does(sameshot: Cluster, ml: str) -> None:
     rows = each_verb(MAY)
-    assert len(rows) > 50
+    assert len(rows) >= 50
     assert [told(row) for row in rows if not allowed(sameshot, ml, row)] == []
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from at_hand import Cluster, accounts_of, apply
-from parts_at_hand import Coordinator, coordinator, job_of
+from cluster_at_hand import Cluster, accounts_of, apply
+from cluster_parts import Coordinator, coordinator, job_of
 
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.sameshot_pb2_grpc import CoordinatorStub

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from at_hand import Cluster
 from background import Background
+from cluster_at_hand import Cluster
 from fake_agent import FakeAgent, worker
 from live import free_port
 from tls import Authority

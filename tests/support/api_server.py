@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
@@ -30,12 +31,12 @@ class ApiServer:
         self._client = client
 
     @classmethod
-    def of_kubeconfig(cls) -> ApiServer:
-        """Where `KUBECONFIG` points, with its credentials; tells by a first question whether it answers."""
-        from kubernetes import client, config
+    def of_kubeconfig(cls, path: Path | None = None) -> ApiServer:
+        """Where `KUBECONFIG` (or this file) points, with its credentials; tells by a first question whether it
+        answers."""
+        from kubernetes import config
 
-        config.load_kube_config()
-        made = cls(client.ApiClient())
+        made = cls(config.new_client_from_config(None if path is None else str(path), persist_config=False))
         made.call("GET", "/version")
         return made
 

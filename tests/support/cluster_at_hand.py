@@ -30,6 +30,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 # Run as processes here, or not at all.
 WORKLOADS = {"Deployment", "DaemonSet", "CronJob"}
 FIRST = ("Namespace", "CustomResourceDefinition", "ServiceAccount", "ClusterRole", "Role")
+KUBECONFIG = "kubeconfig"
 PATIENCE_S = 60.0
 GONE_WITHIN_S = 180.0  # a namespace with all that is in it
 
@@ -59,6 +60,15 @@ class Cluster:
         """Skip here where the server is the emulated one, and nobody asked for what takes it long."""
         if self.emulated is not None and os.environ.get("SAMESHOT_TEST_EMULATED_API") != "1":
             pytest.skip(f"with an emulated API server only if SAMESHOT_TEST_EMULATED_API=1: {why}")
+
+    @classmethod
+    @contextlib.contextmanager
+    def emulating(cls, folder: Path) -> Iterator[Cluster]:
+        """The emulated server; `kubeconfig` in that folder is its administrator's."""
+        with ClusterApi(collects=True) as server:
+            found = cls(ApiServer.of_kubeconfig(server.kubeconfig(folder / KUBECONFIG)), folder, server)
+            with found.stack:
+                yield found
 
     # ---- objects
 
