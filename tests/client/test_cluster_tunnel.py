@@ -138,13 +138,14 @@ def cut(standing: Tunnel) -> None:
 
 def test_an_idle_tunnel_takes_no_processor(cluster: Dialled) -> None:
     cluster.job("idle")
+    others = set(threading.enumerate())
     dialer = cluster.dialer()
     endpoint = dialer.dial("kube:ml/idle")
     clients = [Client(endpoint) for _ in range(3)]
     for client in clients:
         client.describe()
-    threads = [each for each in threading.enumerate() if each.name in ("sameshot-tunnel", "sameshot-forward")]
-    assert sum(each.name == "sameshot-forward" for each in threads) >= 3
+    threads = [each for each in set(threading.enumerate()) - others if each.name.startswith("sameshot-")]
+    assert sorted(each.name for each in threads) == ["sameshot-forward"] * 3 + ["sameshot-tunnel"]
     before = sum(map(_ticks, threads))
     time.sleep(1.0)  # what is measured
     assert sum(map(_ticks, threads)) - before <= 2  # of 100 a second

@@ -144,7 +144,7 @@ def test_a_made_object_has_an_identity_and_a_version_and_a_second_of_its_name_is
     assert got(admin, f"{MAPS}/one") == made
     with refused(409, "already exists"):
         post(admin, MAPS, a_map("one"))
-    with refused(404, 'namespaces \\"nowhere\\" not found'):
+    with refused(404, 'namespaces "nowhere" not found'):
         post(admin, "/api/v1/namespaces/nowhere/configmaps", a_map("one"))
     with refused(422):
         post(admin, MAPS, a_map("Not_A_Name"))

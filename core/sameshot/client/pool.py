@@ -64,8 +64,9 @@ def given_back(to: Endpoint, channel: grpc.aio.Channel) -> None:
 
 def _pool() -> _Pool:
     loop = asyncio.get_running_loop()
-    for other in [each for each in _POOLS if each.is_closed()]:  # ended without closing what ran in it
-        del _POOLS[other]
+    for other in list(_POOLS):  # those of other threads come and go
+        if other.is_closed():  # it ended without closing what ran in it
+            _POOLS.pop(other, None)
     if loop not in _POOLS:
         pool = _POOLS[loop] = _Pool()
         pool.guard = _guarding(loop, pool)

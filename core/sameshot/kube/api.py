@@ -37,6 +37,9 @@ class ApiError(OSError):
     """The server answered, and not with what was asked for."""
 
     def __init__(self, status: int, text: str) -> None:
+        """`text` as it came: a Status object says what is wrong in its `message`."""
+        with contextlib.suppress(msgspec.MsgspecError):
+            text = msgspec.json.decode(text, type=_Problem).message or text
         super().__init__(f"the API server answered {status}: {text[:300]}")
         self.status = status
 

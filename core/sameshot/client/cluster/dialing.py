@@ -98,8 +98,6 @@ class _Known:
         if (why := self.token.trouble) is not None:
             self.denied = isinstance(why, Denied)
             return type(why)(str(why))
-        if not is_live(self.coordinator):
-            return why_not(self.coordinator, self.wanted, Armed.UNKNOWN)
         if self.tunnel is not None and (why := self.tunnel.trouble) is not None:
             return type(why)(str(why))
         return error

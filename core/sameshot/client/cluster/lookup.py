@@ -15,6 +15,7 @@ from sameshot.kube import names
 from sameshot.kube.api import TROUBLES, ApiError
 from sameshot.kube.coordinators import CaptureCoordinator, path_of
 
+ANONYMOUS = "system:anonymous"  # who brings no credential, also because the login program failed
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -52,8 +53,8 @@ def armed(access: Access, wanted: KubeAddress) -> Armed:
 def trouble(error: Exception, access: Access, wanted: KubeAddress) -> SameshotError:
     """What it means that the coordinators of a namespace could not be listed. Pure."""
     if isinstance(error, ApiError):
-        if error.status == 401:
-            return Denied(f"{_capital(access.called)} does not accept the credential; log in again ({error}).")
+        if error.status == 401 or (error.status == 403 and ANONYMOUS in str(error)):
+            return Denied(f"{_capital(access.called)} does not know who asks; log in again ({error}).")
         if error.status == 403:
             who = ":".join(access.account) if access.account else "<you>"
             flag = f"--serviceaccount={who}" if access.account else f"--user={who}"

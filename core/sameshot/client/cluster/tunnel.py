@@ -24,6 +24,8 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from sameshot.client.cluster.access import Upgrade
 from sameshot.errors import Denied, SameshotError, Unreachable, UsageError
 from sameshot.kube.coordinators import PodPlace
@@ -182,9 +184,16 @@ def refused(status: int, said: str, place: PodPlace) -> SameshotError:
 
 
 def _said(error: Any) -> str:
+    """Of a Status object its message."""
     body = getattr(error, "resp_body", None) or b""
+    with contextlib.suppress(msgspec.MsgspecError):
+        return msgspec.json.decode(body, type=_Status).message[:300]
     text = body.decode(errors="replace") if isinstance(body, bytes) else str(body)
     return text.strip()[:300] or str(error)[:300]
+
+
+class _Status(msgspec.Struct):
+    message: str
 
 
 def _named(place: PodPlace) -> str:
