@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from coordination import QUICK, SPEC, JumpClock, in_loop, until, until_view
 from coordinator_cluster import Cluster, ip_of
-from fake_agent import FakeAgent
+from fake_agent import FakeAgent, stay
 from tls import Authority
 
 from sameshot.api.transport import ServerTls
@@ -100,7 +100,7 @@ async def test_an_agent_that_comes_back_at_another_address_in_mid_capture_is_the
     async with Cluster(tmp_path) as cluster:
         job = cluster.job("llama")
         first = await cluster.node("a", [0], job, 1)
-        first.script = lambda agent, target, looks: target  # nothing goes on
+        first.script = stay(TargetState.QUEUED)
         async with serving(cluster, job) as (_, client):
             started = await client.start_capture(SPEC)
             await until(lambda: "GetFacts" in first.calls)
@@ -301,21 +301,24 @@ async def test_pods_that_come_while_a_capture_is_prepared_belong_to_the_next_one
 
 
 @in_loop
-async def test_a_pod_that_is_deleted_after_the_set_was_closed_fails_alone_and_with_its_agents_own_word(
-    tmp_path: Path,
-) -> None:
+async def test_pods_that_end_or_go_after_the_set_was_closed_take_no_trace_along(tmp_path: Path) -> None:
+    """Their nodes still have the files, though no pod leads there any more; one node's agent is made anew meanwhile."""
     async with Cluster(tmp_path) as cluster:
         job = cluster.job("llama")
         await cluster.node("a", [0], job, 2)
-        agent = await cluster.node("b", [1], job, 2)
-        hold = agent.script
-        agent.script = lambda agent, target, looks: target
+        first = await cluster.node("b", [1], job, 2)
+        hold, first.script = first.script, stay(TargetState.QUEUED)
         async with serving(cluster, job) as (coordinator, client):
             started = await client.start_capture(SPEC)
             await until_view(client, started.capture_id, lambda view: view.archived == 1)
+            cluster.api.set_status("pods", "ml", "llama-a", {"phase": "Succeeded"})
             cluster.api.delete("pods", "ml", "llama-b")
-            await known(coordinator, 1)
-            agent.script = hold  # the node still has its file: only the pod has gone
+            await until(lambda: not coordinator.directory.agents())
+            second = await cluster.agent("b")
+            second.accepted, second.script = first.accepted, hold
+            cluster.api.delete("pods", names.AGENTS_NAMESPACE, "sameshot-agent-b")
+            await first.stop()
+            cluster.agent_pod("b", ip_of(second), name="sameshot-agent-new")
             view = await client.wait(started.capture_id)
         assert view.outcome is Outcome.SUCCEEDED
         assert view.published
@@ -348,14 +351,12 @@ async def test_a_capture_does_not_notice_that_the_api_server_is_away(tmp_path: P
     async with Cluster(tmp_path) as cluster:
         job = cluster.job("llama")
         agent = await cluster.node("a", [0], job, 1)
-        go = asyncio.Event()
-        deliver, agent.script = agent.script, lambda agent, target, looks: target
+        deliver, agent.script = agent.script, stay(TargetState.QUEUED)
         async with serving(cluster, job) as (_, client):
             started = await client.start_capture(SPEC)
             await client.get(started.capture_id)  # who asks is known from now on
             await until(lambda: "GetFacts" in agent.calls)
             cluster.api.away()
-            go.set()
             agent.script = deliver
             view = await client.wait(started.capture_id)
             assert (view.outcome, view.published) == (Outcome.SUCCEEDED, True)
@@ -419,7 +420,7 @@ async def test_an_agent_that_leaves_for_good_costs_only_its_own_targets_and_says
         job, clock = cluster.job("llama"), JumpClock()
         await cluster.node("a", [0], job, 2)
         leaving = await cluster.node("b", [1], job, 2)
-        leaving.script = lambda agent, target, looks: target
+        leaving.script = stay(TargetState.QUEUED)
         async with serving(cluster, job, clock=clock) as (coordinator, client):
             started = await client.start_capture(SPEC)
             await until_view(client, started.capture_id, lambda view: view.archived == 1)
@@ -436,4 +437,4 @@ async def test_an_agent_that_leaves_for_good_costs_only_its_own_targets_and_says
         assert failure is not None
         assert failure.reason is FailureReason.AGENT_UNREACHABLE
         assert "no node agent runs on node b" in failure.detail
-        assert failure.last_state is TargetState.DISPATCHED
+        assert failure.last_state is TargetState.QUEUED
