@@ -17,6 +17,7 @@ from moto.server import ThreadedMotoServer
 from pods import REPO, RunningPod, needs_pods
 from s3 import make_bucket
 
+from sameshot.arm import labels
 from sameshot.kube import names
 from sameshot.model import JobRef
 
@@ -118,6 +119,8 @@ def _deployed(environment: dict[str, str]) -> list[Json]:
     [container] = operator["spec"]["template"]["spec"]["containers"]
     container["args"] += ["--endpoint=pod-ip"]  # there are no Services' addresses here
     made += kustomized(DEPLOY / "namespace")
+    armed = {"name": "ml", "labels": {labels.ARM_LABEL: labels.ENABLED}}
+    made.append({"apiVersion": "v1", "kind": "Namespace", "metadata": armed})
     for namespace in (names.SYSTEM_NAMESPACE, names.AGENTS_NAMESPACE, names.COORDINATORS_NAMESPACE, "ml"):
         made.append(_object("v1", "ConfigMap", namespace, "sameshot-archive", data={"url": "s3://traces/prod"}))
         name = "sameshot-results" if namespace == "ml" else "sameshot-archive"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from cluster_lab import ClusterLab
 
+from sameshot.arm.hookmap import hook_files
 from sameshot.arm.kinds import arm_object
 from sameshot.kube import names
 from sameshot.model import JobRef
@@ -17,6 +18,7 @@ from sameshot.model import JobRef
 pytestmark = [pytest.mark.full, pytest.mark.live, pytest.mark.timeout(300)]
 
 OPERATOR = "app.kubernetes.io/name=sameshot-operator"
+OPERATOR_ACCOUNT = names.username_of(names.SYSTEM_NAMESPACE, names.OPERATOR_ACCOUNT)
 AWAY_S = 14.0  # longer than the window, and than what anybody remembers of reviews (5 s)
 
 
@@ -25,6 +27,8 @@ def test_from_armed_pods_to_a_report(training: Any) -> None:
     status = chain.coordinator()["status"]
     assert (status["registered"], status["expected"]) == (2, 2) or status["expected"] is None
     assert status["endpoint"]
+    hook = hook_of(chain)
+    assert hook["data"] == hook_files()
 
     since = len(api.log)
     view = chain.sameshot(
@@ -54,6 +58,20 @@ def test_from_armed_pods_to_a_report(training: Any) -> None:
     page = chain.store.get_object(Bucket="traces", Key=f"reports/one/captures/{place}/report.html")["Body"].read()
     assert b"<html" in page[:2000]
     assert b"train" in page
+
+    # In the namespace of users' jobs the operator has written its own objects, and nothing of theirs.
+    assert {(one.verb, one.resource) for one in api.writes(user=OPERATOR_ACCOUNT) if one.namespace == "ml"} == {
+        ("create", "capturecoordinators"),
+        ("patch", "capturecoordinators"),
+        ("create", "rolebindings"),
+        ("create", "configmaps"),
+    }
+
+
+def hook_of(chain: Any) -> Any:
+    return chain.lab.until(
+        lambda: chain.lab.api.find("configmaps", "ml", "sameshot-hook"), "the hook is in its namespace"
+    )
 
 
 def archived(store: Any, uri: str) -> Any:

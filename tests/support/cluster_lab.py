@@ -49,6 +49,7 @@ from sameshot.model import JobRef
 
 Json = dict[str, Any]
 REPO = Path(__file__).resolve().parent.parent.parent
+SOURCE = str(REPO / "core")
 NODE_ADDRESS = "10.244.0.1"
 ENTRY_POINT = [sys.executable, "-m", "sameshot.cli.main"]
 ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
@@ -272,6 +273,7 @@ class PodProcess:
             "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
             "HOME": "/tmp",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONPATH": SOURCE,
             "KUBERNETES_SERVICE_HOST": self.lab.api.host,
             "KUBERNETES_SERVICE_PORT": str(self.lab.api.port),
         }
@@ -583,7 +585,12 @@ class ClusterLab:
         self, *arguments: str, kubeconfig: Path | None = None, **environment: str
     ) -> Iterator[subprocess.Popen[str]]:
         """The same, while it runs."""
-        env = {**os.environ, **environment, **({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {})}
+        env = {
+            **os.environ,
+            "PYTHONPATH": SOURCE,
+            **environment,
+            **({"KUBECONFIG": str(kubeconfig)} if kubeconfig else {}),
+        }
         process = subprocess.Popen(
             [*ENTRY_POINT, *arguments], env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             stdin=subprocess.DEVNULL,
