@@ -114,6 +114,7 @@ class Agent:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spool_lock: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sweeping: asyncio.Task[None] | None = None
         self._owned: dict[Hashable, asyncio.Task[Any]] = {}
 
     async def start(self) -> None:
@@ -134,7 +135,7 @@ class Agent:
                 if capture.record.withdrawn is not None:
                     self._spawn(self._take_back(capture))
         self.announcer.start()
-        self._spawn(self._keep_spool())
+        self._sweeping = asyncio.create_task(self._keep_spool())
 
     async def close(self) -> None:
         """Stop; everything that is under way is on disk and goes on at the next start."""
@@ -144,9 +145,10 @@ class Agent:
                 task.cancel()
         with contextlib.suppress(TimeoutError):  # every thread may hang in a file system
             await asyncio.wait_for(asyncio.to_thread(self.announcer.stop), 2 * CLOSE_WITHIN_S)
-        for task in list(self._tasks):
+        ending = [*self._tasks, *([self._sweeping] if self._sweeping is not None else [])]
+        for task in ending:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*ending, return_exceptions=True)
         await self.pursuit.close()
         await self.delivery.close()
         await self.pool.close()
