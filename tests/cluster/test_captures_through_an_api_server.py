@@ -47,6 +47,8 @@ def job(sameshot: Cluster) -> Iterator[Training]:
     with sameshot.scope() as inner:
         namespace = inner.namespace("ml")
         apply(inner, accounts_of(namespace))
+        for account in ("sameshot", "sameshot-viewer"):
+            inner.until_captures(namespace, account)
         with training(inner, namespace, "llama") as found:
             yield found
 

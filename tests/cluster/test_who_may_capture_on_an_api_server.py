@@ -35,6 +35,8 @@ def served(sameshot: Cluster) -> Iterator[Coordinator]:
     with sameshot.scope() as inner:
         namespace = inner.namespace("ml")
         apply(inner, accounts_of(namespace))
+        for account in ("sameshot", "sameshot-viewer"):
+            inner.until_captures(namespace, account)
         with coordinator(inner, job_of(inner.armed_job(namespace, "llama"))) as found:
             yield found
 
@@ -181,6 +183,7 @@ def test_the_operator_s_account_describes_and_does_not_capture(served: Coordinat
 
 
 def test_a_token_whose_account_is_gone_opens_nothing(served: Coordinator) -> None:
+    served.cluster.not_too_slow("what was said of a token is remembered for seconds")
     where = served.job.namespace
     with served.cluster.scope() as inner:
         inner.bind(where, "sameshot-user", inner.account(where, "short-lived"))

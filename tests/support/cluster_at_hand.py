@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import ApiServer, Refused
+from api_server import ApiServer, Namespace, Refused
 from cluster_api import ClusterApi
 from kubernetes_objects import documents_in, kustomized
 
@@ -78,13 +78,17 @@ class Cluster:
         made = self.api.call("POST", path, thing, fieldValidation="Strict", **query).thing
         if query.get("dryRun") is None:
             self.stack.callback(self.remove, {**thing, "metadata": {**made["metadata"]}})
+            if thing["kind"] == "Namespace":  # pods need it, and a controller makes it a little later, if one runs
+                Namespace(self.api, made["metadata"]["name"]).ensure_account()
         return made
 
     def remove(self, thing: Json) -> None:
-        """At once: nobody confirms the end of a pod whose node is none."""
-        now = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        """A pod at once, as nobody confirms the end of one whose node is none; a Job's pods with it: by itself the
+        server would leave them, for the sake of old clients."""
+        options = {"Pod": {"gracePeriodSeconds": 0}, "Job": {"propagationPolicy": "Background"}}.get(thing["kind"])
+        body = None if options is None else {"apiVersion": "v1", "kind": "DeleteOptions", **options}
         with contextlib.suppress(Refused):
-            self.api.call("DELETE", self.api.path_of(thing), now if thing["kind"] == "Pod" else None)
+            self.api.call("DELETE", self.api.path_of(thing), body)
 
     def get(self, path: str) -> Json | None:
         """None: there is none."""
@@ -122,6 +126,8 @@ class Cluster:
         for version in definition["spec"]["versions"]:
             served = f"/apis/{group}/{version['name']}/{names['plural']}"
             self.until(lambda path=served: self.get(path) is not None, f"{served} is served")
+            thing = {"apiVersion": f"{group}/{version['name']}", "kind": names["kind"]}
+            self.until(lambda thing=thing: self.api.resource(thing), f"{served} is discovered")
 
     # ---- who asks
 
@@ -190,6 +196,12 @@ class Cluster:
                 "subjects": subjects,
             }
         )
+
+    def until_captures(self, namespace: str, account: str = "sameshot") -> None:
+        """A right is in force a moment after it was given."""
+        who = f"system:serviceaccount:{namespace}:{account}"
+        about = {"namespace": namespace, "name": "any"}
+        self.until(lambda: self.may(who, "get", "captures.sameshot.dev", **about), f"{who} may look at captures")
 
     # ---- jobs
 
