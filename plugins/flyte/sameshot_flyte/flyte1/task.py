@@ -63,9 +63,9 @@ class SameshotCapture(AsyncConnectorExecutorMixin, PythonTask[None]):
     `if_unavailable` and `if_busy` "fail" end an attempt; the next one looks again. With `TaskMetadata(retries=0)` they
     fail the node at once.
 
-    It takes no secrets: coordinators ask for no token yet, and propeller gives a connector none of a task's
-    (flyteplugins 1.16.8, webapi/connector/plugin.go: of the security context whom to run as, and that alone). The
-    archive is read with the credentials of the connector's own deployment; analysis tasks have secrets.
+    It takes no secrets: coordinators are shown a token of the connector's account, and propeller gives a connector none
+    of a task's (flyteplugins 1.16.8, webapi/connector/plugin.go: of the security context whom to run as, and that
+    alone). The archive is read with the credentials of the connector's own deployment; analysis tasks have secrets.
 
     Executed locally, it waits for the capture itself. Ctrl-C cancels the capture and ends the process; before the
     coordinator has answered there is none to cancel, and what it begins all the same ends by itself.
