@@ -111,19 +111,12 @@ class Hooks:
         if found in (Hook.REMOVE, Hook.REMAKE):
             await self._remove(namespace, have or {})
         if found in (Hook.MAKE, Hook.REMAKE):
-            await self._make(namespace, want)
+            # One that is there and was not seen yet (409) is seen until this is tried again.
+            self._put(await self._in_thread(self._api.send, "POST", _path(namespace, named=False), want))
         if found is Hook.MEND:
             strange = set(inside(have, "data")) - set(want["data"])
             patch = {"metadata": want["metadata"], "data": want["data"] | dict.fromkeys(strange)}
             self._put(await self._in_thread(self._api.send, "PATCH", _path(namespace), patch, content_type=MERGE_PATCH))
-
-    async def _make(self, namespace: str, want: Json) -> None:
-        try:
-            self._put(await self._in_thread(self._api.send, "POST", _path(namespace, named=False), want))
-        except ApiError as error:
-            if error.status != 409:
-                raise
-            self._put(await self._in_thread(self._api.get, _path(namespace)))  # judged when that is seen
 
     async def _remove(self, namespace: str, have: Json) -> None:
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": inside(have, "metadata")["uid"]}}

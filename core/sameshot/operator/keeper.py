@@ -92,6 +92,7 @@ class Keeper:
         self._notes: dict[JobKey, JobNotes] = {}
         self._of: dict[JobKey, dict[tuple[Source, tuple[str, str]], int | None]] = {}  # what is seen of each job
         self._told: set[JobKey] = set()
+        self._ports: dict[str, int] = {}  # on the nodes' network, by the coordinator's name
 
     # --- what is seen -----------------------------------------------------------------------------------------
 
@@ -182,6 +183,9 @@ class Keeper:
             if now > last + self._config.timings.remake_longest_s:
                 del self._notes[key]
         self._told &= self.jobs()
+        if self._ports:
+            there = {place_of(each)[1] for each in self._seen.all(Source.COORDINATORS)}
+            self._ports = {name: port for name, port in self._ports.items() if name in there}
 
     async def _tell(self, error: Exception, job: JobRef, notes: JobNotes) -> None:
         """Say it in the status, where that can be written."""
@@ -401,16 +405,22 @@ class Keeper:
             series=read.spec.series,
             policy=self.policy_in(job.namespace).policy,
             ca=self.authority.bundle,
-            port=objects.port_of(job, self._config, self._child(Kind.SERVICE, job), self._ports(job)),
+            port=self._port(job),
         )
 
-    def _ports(self, job: JobRef) -> Iterator[int]:
-        if self._config.host_network:
-            own = names.coordinator_of(job)
-            for thing in self._seen.all(Source.SERVICES):
-                for each in inside(thing, "spec").get("ports") or ():
-                    if place_of(thing)[1] != own and isinstance(each.get("targetPort"), int):
-                        yield each["targetPort"]
+    def _port(self, job: JobRef) -> int:
+        """With a host network: no other coordinator's, also not of one that is just being made."""
+        config, own, service = self._config, names.coordinator_of(job), self._child(Kind.SERVICE, job)
+        if not config.host_network:
+            return objects.port_of(job, config, None, ())
+        if service is None and own in self._ports:
+            return self._ports[own]
+        taken = [port for name, port in self._ports.items() if name != own]
+        for thing in self._seen.all(Source.SERVICES):
+            if place_of(thing)[1] != own:
+                taken += [each.get("targetPort") for each in inside(thing, "spec").get("ports") or ()]
+        port = self._ports[own] = objects.port_of(job, config, service, taken)
+        return port
 
     def policy_in(self, namespace: str) -> Effective:
         return effective(

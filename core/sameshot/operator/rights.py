@@ -68,7 +68,7 @@ RIGHTS: tuple[Right, ...] = (
     Right(Where.SELECTED, names.GROUP, names.POLICIES, _FOLLOW),
     Right(Where.SELECTED, "rbac.authorization.k8s.io", "rolebindings", _KEEP, why="of coordinators' accounts"),
     Right(Where.SELECTED, "", "configmaps", ("create",), why="the hook's; creation can't be limited to a name"),
-    Right(Where.SELECTED, "", "configmaps", ("delete", "get", "list", "patch", "watch"), (labels.HOOK_CONFIGMAP,)),
+    Right(Where.SELECTED, "", "configmaps", ("delete", "list", "patch", "watch"), (labels.HOOK_CONFIGMAP,)),
     *(
         Right(Where.SELECTED, group, ending.resource, ("get",), why="owners of pods, and whether a job has ended")
         for (group, _), ending in ENDINGS.items()

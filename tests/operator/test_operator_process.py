@@ -1,0 +1,94 @@
+"""`sameshot operator` as a Deployment runs it: its own image, its metrics and probes, an end in good order."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from cluster_api import ClusterApi
+from operator_lab import OPERATOR, armed_pod, batch_job, shipped
+
+from sameshot.errors import UsageError
+from sameshot.kube import names
+from sameshot.model import JobRef
+from sameshot.operator.access import access
+from sameshot.operator.config import OperatorConfig
+
+
+def fetched(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return 0, ""
+
+
+@pytest.mark.full
+def test_the_command_keeps_coordinators_with_its_own_image_and_ends_when_told(tmp_path: Path) -> None:
+    with ClusterApi() as api:
+        api.apply(shipped())
+        own = {"name": "sameshot-operator-1", "namespace": names.SYSTEM_NAMESPACE}
+        containers = [{"name": "operator", "image": "registry/sameshot:7"}]
+        api.make({"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": {"containers": containers}})
+        made = api.make(batch_job("llama", "ml"))
+        api.make(armed_pod("llama-0", "ml", made, 1, {}, {}))
+        job = JobRef("ml", "llama", made["metadata"]["uid"], 0)
+        port = 29_465
+        command = [
+            sys.executable, "-m", "sameshot.cli.main", "operator", "--archive", "s3://traces", "--api-server", api.url,
+            "--api-token-file", str(api.token_file(OPERATOR)), "--api-ca-file", str(api.ca_file),
+            "--metrics", f"127.0.0.1:{port}", "--endpoint", "pod-ip", "--grace", "1s",
+        ]  # fmt: skip
+        environment = {**os.environ, "POD_NAME": own["name"], "POD_NAMESPACE": own["namespace"]}
+        log = (tmp_path / "log").open("w")
+        process = subprocess.Popen(command, env=environment, stderr=log)
+        try:
+            where = (names.COORDINATORS_NAMESPACE, names.coordinator_of(job))
+            pod = api.wait_for(lambda: api.find("pods", *where), within_s=60)
+            assert pod["spec"]["containers"][0]["image"] == "registry/sameshot:7"
+            assert [each["name"] for each in pod["spec"]["containers"][0]["ports"]] == ["grpc", "metrics"]
+            assert fetched(f"http://127.0.0.1:{port}/healthz") == (200, "ok\n")
+            assert fetched(f"http://127.0.0.1:{port}/readyz") == (200, "ok\n")
+            status, text = fetched(f"http://127.0.0.1:{port}/metrics")
+            assert status == 200
+            assert 'sameshot_operator_coordinators{phase="Pending"} 1.0' in text
+            assert 'sameshot_operator_armed_pods{job="known"} 1.0' in text
+            process.send_signal(signal.SIGTERM)
+            ends = time.monotonic()
+            assert process.wait(20) == 0
+            assert time.monotonic() - ends < 10
+        finally:
+            process.kill()
+            process.wait()
+            log.close()
+        said = (tmp_path / "log").read_text()
+        assert "Traceback" not in said, said
+        assert "OS signals" not in said
+        assert api.list("pods", "ml")[0]["metadata"].get("finalizers") is None
+
+
+def test_outside_of_a_pod_the_api_server_must_be_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--api-server"):
+        access(OperatorConfig(archive="s3://a"), {}, tmp_path)
+
+
+def test_in_a_pod_it_takes_what_the_kubelet_gives(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    (tmp_path / "ca.crt").write_text("")
+    environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    found = access(OperatorConfig(archive="s3://a"), environment, tmp_path)
+    assert found.server == "https://[fd00::1]:443"
+    assert found.login().as_http_headers() == {"Authorization": "Bearer secret"}
+    (tmp_path / "token").write_text("renewed\n")
+    assert found.login().token == "renewed"
+    named = access(OperatorConfig(archive="s3://a", api_server="https://10.0.0.1:6443"), environment, tmp_path)
+    assert (named.server, named.token_file) == ("https://10.0.0.1:6443", tmp_path / "token")
