@@ -214,6 +214,37 @@ async def test_without_tls_nothing_is_said_and_large_messages_are_not_read(tmp_p
                 await client.get("0" * (1 << 19))
 
 
+@in_loop
+async def test_every_right_of_a_coordinator_is_used_and_none_is_missing(tmp_path: Path) -> None:
+    """What deploy/ gives it, against what it asks the API server for while it captures among pods of all kinds."""
+    async with Cluster(tmp_path) as cluster:
+        job = cluster.job("llama")
+        await cluster.node("a", [0], job, 1)
+        for number, (api_version, kind) in enumerate(
+            [("batch/v1", "Job"), ("apps/v1", "ReplicaSet"), ("jobset.x-k8s.io/v1alpha2", "JobSet")]
+        ):
+            pod = cluster.pod(job, f"stranger-{number}", "z")
+            owner = {"apiVersion": api_version, "kind": kind, "name": "other", "uid": "u", "controller": True}
+            cluster.api.change("pods", "ml", pod["metadata"]["name"], {"metadata": {"ownerReferences": [owner]}})
+        async with cluster.coordinator(job), cluster.client(job) as client:
+            assert (await client.wait((await client.start_capture(SPEC)).capture_id)).outcome is Outcome.SUCCEEDED
+            account = names.username_of(names.COORDINATORS_NAMESPACE, names.account_of(job))
+            await until(lambda: cluster.api.count(user=account, verb="watch") == 2)
+            asked = [each for each in cluster.api.log if each.user == account]
+        assert [each for each in asked if each.status == 403] == []
+        given = {
+            (group, resource, verb)
+            for role in ("roles", "clusterroles")
+            for each in cluster.api.list(f"{role}.rbac.authorization.k8s.io")
+            if each["metadata"]["name"].startswith("sameshot-coordinator")
+            for rule in each["rules"]
+            for group in rule["apiGroups"]
+            for resource in rule["resources"]
+            for verb in rule["verbs"]
+        }
+        assert {(each.group, each.resource, each.verb) for each in asked} == given
+
+
 # --- outages, on reviews whose time is ours
 
 
@@ -314,12 +345,17 @@ async def test_who_has_lost_the_right_is_cut_off_from_a_stream_and_an_outage_cut
                 asked = tally.asked
                 await until(lambda: tally.asked > asked + 2)
                 assert not watching.done()
+                cluster.api.away()
+                held = coordinator.tokens.tally
+                unanswered = held.unanswered
+                await until(lambda: held.unanswered > unanswered + 1)
+                assert not watching.done()
+                cluster.api.come_back()
                 cluster.api.delete("rolebindings.rbac.authorization.k8s.io", "ml", "eve-sameshot-viewer")
                 with pytest.raises(Denied, match="may not get"):
                     await watching
             await client.get(started.capture_id)
             watching = asyncio.create_task(client.wait(started.capture_id))
-            held = coordinator.tokens.tally
             await until(lambda: "GetFacts" in agent.calls)
             cluster.api.away()
             unanswered = held.unanswered
