@@ -22,6 +22,7 @@ from sameshot.client.cluster.access import Access
 from sameshot.errors import Denied, JobEnded, NoSuchJob, OtherAttempt, TryAgain, Unreachable, UsageError
 from sameshot.kube import names
 from sameshot.kube.coordinators import Phase
+from sameshot.kube.tokens import RequestedToken
 from sameshot.model import JobRef
 
 LISTED, TOKEN, FORWARDED = "list capturecoordinators", "create serviceaccounts/token", "get pods/portforward"
@@ -202,6 +203,19 @@ def test_what_is_not_allowed_names_the_right_and_how_it_is_given(cluster: Dialle
     with pytest.raises(Denied, match=r"--role=sameshot-connect") as walled:
         cluster.dialer("walled", connects=False).dial("kube:ml/denied")
     assert '{"' not in str(walled.value)  # words, not the answer's JSON
+
+
+def test_a_token_that_is_refused_later_is_denied_and_not_silence(cluster: Dialled) -> None:
+    job = cluster.job("expiring")
+    dialer = cluster.in_pod("expirer")
+    with Client(dialer.dial("kube:ml/expiring")) as client:
+        assert client.describe().job == job
+        (place,) = dialer._places.values()
+        assert place.known is not None
+        place.known.token._inner = RequestedToken(cluster.api.kube("nobody"), "ml", "expirer", names.audience_of(job))
+        with pytest.raises(Denied, match="serviceaccounts/token"):
+            client.describe()
+    assert described(dialer, "kube:ml/expiring") == job  # of a new token
 
 
 def test_a_viewer_calls_as_the_viewers_account(cluster: Dialled) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import gc
 import hashlib
 import os
 import socket
+import sys
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -285,7 +288,11 @@ def test_a_ping_is_answered_between_frames_and_never_within_one(far: Far) -> Non
     data = os.urandom(3 * MB)  # more than the wire takes at once
     sending = threading.Thread(target=far.user.sendall, args=(data,), daemon=True)
     sending.start()
+    within(lambda: _waiting_at(far.wire) > 100_000)  # a part of a frame, and the rest can't go on
     far.send(b"are you there", ABNF.OPCODE_PING)
+    before = _ticks(far.thread)
+    time.sleep(0.2)  # it has come by then
+    assert _ticks(far.thread) - before <= 2
     whole, pongs = b"", []
     while len(whole) < len(data) or not pongs:
         frame = far.reads.recv_frame()
@@ -295,6 +302,10 @@ def test_a_ping_is_answered_between_frames_and_never_within_one(far: Far) -> Non
             whole += frame.data[1:]
     assert whole == data
     assert pongs == [b"are you there"]
+
+
+def _waiting_at(end: socket.socket) -> int:
+    return int.from_bytes(fcntl.ioctl(end, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def test_the_end_of_the_far_side_is_seen_after_the_last_byte(far: Far) -> None:
