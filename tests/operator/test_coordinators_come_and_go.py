@@ -7,7 +7,7 @@ import itertools
 
 import msgspec
 import pytest
-from operator_lab import KINDS, QUICK, Lab, Scripted, played
+from operator_lab import KINDS, QUICK, Lab, Scripted, played, shipped
 
 from sameshot.kube import names
 from sameshot.model import JobRef
@@ -289,3 +289,37 @@ async def test_a_coordinator_that_can_not_be_reached_is_told_about(lab: Lab) -> 
     assert lab.phase(job) == "Ready"
     lab.of(job).silent = False
     await lab.until(lambda: lab.condition(job, "Reachable").get("status") == "True")
+
+
+@played()
+async def test_pods_whose_job_is_not_there_cost_ever_fewer_questions(lab: Lab) -> None:
+    lab.api.collects = False  # nobody takes them away
+    gone = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "gone", "namespace": "ml", "uid": "0-1"}}
+    lab.pod("gone-0", owner=gone)
+    operator = await lab.operate(timings=timings(end_longest_s=60.0, end_s=0.05, unread_s=60.0))
+
+    def looks() -> list[float]:
+        return [each.at for each in lab.asked() if each.resource == "jobs" and each.name == "gone"]
+
+    await lab.until(lambda: len(looks()) >= 7)
+    pauses = [later - sooner for sooner, later in itertools.pairwise(looks()[2:])]
+    assert pauses[-1] > 2 * pauses[-3], "each pause is twice the one before"
+    assert operator.queue.failures == 0
+    assert lab.api.list("capturecoordinators.sameshot.dev") == []
+
+
+@played()
+async def test_an_operator_that_is_installed_before_its_kinds_waits_for_them(lab: Lab) -> None:
+    kinds = [each for each in shipped() if each["kind"] == "CustomResourceDefinition"]
+    for each in kinds:
+        lab.api.delete("customresourcedefinitions.apiextensions.k8s.io", "", each["metadata"]["name"])
+    job = lab.job("llama")
+    starting = asyncio.create_task(lab.operate())
+    await lab.until(lambda: any(each.resource == "capturecoordinators" and each.status == 404 for each in lab.asked()))
+    assert not starting.done()
+    lab.api.apply(kinds)
+    await starting
+    await ready(lab, job)
+    cr = (lab.cr(job) or {})["metadata"]["uid"]
+    lab.api.delete("capturecoordinators.sameshot.dev", "ml", lab.name(job))
+    await lab.until(lambda: (lab.cr(job) or {"metadata": {"uid": cr}})["metadata"]["uid"] != cr)

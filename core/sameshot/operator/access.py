@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,8 +13,12 @@ import msgspec
 
 from sameshot.arm.values import inside
 from sameshot.errors import Unreachable, UsageError
-from sameshot.kube.api import ACCOUNT, TROUBLES, KubeApi
+from sameshot.kube.api import ACCOUNT, TROUBLES, ApiError, KubeApi
 from sameshot.operator.config import OperatorConfig
+
+log = logging.getLogger(__name__)
+
+ASK_AGAIN_S = 2.0
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -48,16 +54,25 @@ def access(config: OperatorConfig, environment: Mapping[str, str] = os.environ, 
 
 
 def own_image(config: OperatorConfig, reach: Access, environment: Mapping[str, str]) -> OperatorConfig:
-    """With the image that the operator's own pod has (POD_NAME, POD_NAMESPACE), where none was named."""
+    """With the image that the operator's own pod has (POD_NAME, POD_NAMESPACE), where none was named.
+
+    Waits for an API server that does not answer: ending would make the kubelet wait, and longer each time.
+    """
     if config.image:
         return config
     pod, namespace = environment.get("POD_NAME"), environment.get("POD_NAMESPACE")
     if not pod or not namespace:
         raise UsageError("The coordinators' image is not known; name it with --image.")
-    try:
-        found = msgspec.json.decode(reach.api().get(f"/api/v1/namespaces/{namespace}/pods/{pod}"), type=dict)
-    except TROUBLES as error:
-        raise Unreachable(f"The image of the operator's own pod {namespace}/{pod} can't be read: {error}.") from None
+    while True:
+        try:
+            found = msgspec.json.decode(reach.api().get(f"/api/v1/namespaces/{namespace}/pods/{pod}"), type=dict)
+            break
+        except TROUBLES as error:
+            said = f"The image of the operator's own pod {namespace}/{pod} can't be read: {error}."
+            if isinstance(error, ApiError) and error.status < 500:
+                raise Unreachable(said) from None
+            log.warning("%s It is asked for again in %.0f s.", said, ASK_AGAIN_S)
+        time.sleep(ASK_AGAIN_S)
     containers = inside(found, "spec").get("containers") or ()
     image = next((each.get("image") for each in containers if each.get("image")), None)
     if not isinstance(image, str):

@@ -255,7 +255,7 @@ class Keeper:
         alone = read is None and (pod is not None or any(self._children(job)))
         if alone and own.alone_since is None:
             own.alone_since = now
-        if alive:
+        if alive and (notes.looked is None or notes.looked.end is not End.GONE):
             notes.looks = 0
             if notes.looked is not None and notes.looked.end is End.ENDED:
                 notes.looked = msgspec.structs.replace(notes.looked, end=End.RUNS)  # it was begun again
@@ -264,7 +264,7 @@ class Keeper:
         counted = (facts.life if facts is not None else "", frozenset(each.pod.uid for each in alive))
         if facts is not None and facts.ready and own.counted != counted:
             own.counted, own.describe_at, own.describes = counted, now, 0
-        current, wrong = self._compare(job, read, pod, own)
+        current, wrong = self._compare(job, read, pod) if latest else (True, frozenset[Kind]())
         return World(
             alive=len(alive),
             latest=latest,
@@ -353,9 +353,7 @@ class Keeper:
     def _any_alive(self, key: JobKey) -> bool:
         return any(not each.pod.ended for each in self._armed.of(key))
 
-    def _compare(
-        self, job: JobRef, read: CaptureCoordinator | None, pod: Json | None, own: Notes
-    ) -> tuple[bool, frozenset[Kind]]:
+    def _compare(self, job: JobRef, read: CaptureCoordinator | None, pod: Json | None) -> tuple[bool, frozenset[Kind]]:
         """(whether the pod is as it would be made now, what else is missing or otherwise)."""
         if read is None:
             return True, frozenset()

@@ -58,7 +58,7 @@ class Operator:
         self.queue: Queue[Key] = Queue(
             self._work, at_once=config.jobs_at_once, first_s=timings.retry_s, longest_s=timings.retry_longest_s
         )
-        self.watching = Watching(config, self._access, self._told, self._lost)
+        self.watching = Watching(config, self._access, self._told, served=self._served, lost=self._lost)
         self._issuing = Issuing(self._api, config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -104,6 +104,15 @@ class Operator:
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
                 loop.call_soon_threadsafe(self._take, source, kind, thing)
+
+    def _served(self) -> bool:
+        try:
+            for source in (Source.COORDINATORS, Source.POLICIES, Source.CLUSTER_POLICIES):
+                self._list(source)
+        except TROUBLES as error:
+            log.warning("our kinds can't be listed why=%r; apply deploy/crds where they are missing", f"{error}"[:300])
+            return False
+        return True
 
     def _lost(self) -> None:
         if self._loop is not None:

@@ -27,12 +27,22 @@ Told = Callable[[Source, str | None, Json], None]
 
 
 class Watching:
-    """`told` and `lost` are called in threads of this one; `lost`: what was deleted meanwhile may have been missed."""
+    """All are called in threads of this one. `served`: whether the API server knows all kinds, as kopf looks for them
+    only once. `lost`: what was deleted meanwhile may have been missed."""
 
-    def __init__(self, config: OperatorConfig, access: Access, told: Told, lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: OperatorConfig,
+        access: Access,
+        told: Told,
+        *,
+        served: Callable[[], bool],
+        lost: Callable[[], None],
+    ) -> None:
         self._config = config
         self._access = access
         self._told = told
+        self._served = served
         self._lost = lost
         self._ending = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -65,6 +75,9 @@ class Watching:
         pause = self._config.timings.restart_s
         while not self._ending.is_set():
             try:
+                while not self._served():
+                    if self._ending.wait(self._config.timings.restart_s):
+                        return
                 kopf.run(
                     registry=self._registry(followed),
                     settings=_settings(followed),
