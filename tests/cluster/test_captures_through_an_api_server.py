@@ -93,16 +93,9 @@ def test_who_only_views_sees_and_starts_nothing(job: Training) -> None:
             client.start_capture(request("x").spec)
 
 
-def in_pod(cluster: Cluster, namespace: str, account: str) -> dict[str, str]:
-    """The environment of a process that has no more than a pod's account: where the API server is, and its token."""
-    kept = {key: value for key, value in os.environ.items() if key != "KUBECONFIG" and not key.startswith("SAMESHOT_")}
-    ca = {} if cluster.ca_file is None else {"SAMESHOT_API_CA_FILE": str(cluster.ca_file)}
-    return {
-        **kept,
-        "SAMESHOT_API_SERVER": cluster.api.url,
-        "SAMESHOT_API_TOKEN_FILE": str(cluster.token_file(namespace, account)),
-        **ca,
-    }
+def own_environment() -> dict[str, str]:
+    """Without what says where a cluster is."""
+    return {key: value for key, value in os.environ.items() if key != "KUBECONFIG" and not key.startswith("SAMESHOT_")}
 
 
 def step(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -121,7 +114,7 @@ def test_a_step_s_pod_captures_with_its_own_account_and_is_that_caller(job: Trai
         who = f"system:serviceaccount:{engine}:steps"
         what = f"{names.CAPTURES}.{names.GROUP}"
         inner.until(lambda: inner.may(who, "create", what, namespace=job.job.namespace, name="llama"), "it is in force")
-        environment = in_pod(inner, engine, "steps")
+        environment = own_environment() | inner.as_pod(engine, "steps")
         where = ("--address", f"kube:{job.job.namespace}/{job.job.name}")
         key = f"argo/{uuid.uuid4().hex}/profile"
         out = tmp_path / "capture.json"
@@ -144,7 +137,7 @@ def test_a_pod_without_rights_is_denied_and_told_what_it_takes(job: Training) ->
     cluster = job.coordinator.cluster
     with cluster.scope() as inner:
         inner.account(job.job.namespace, "nobody")
-        environment = in_pod(inner, job.job.namespace, "nobody")
+        environment = own_environment() | inner.as_pod(job.job.namespace, "nobody")
         done = step(environment, "capture", "--address", f"kube:{job.job.namespace}/llama", "--key", "k")
     assert done.returncode == 77, done.stderr
     assert "sameshot-user" in done.stderr

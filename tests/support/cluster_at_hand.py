@@ -155,6 +155,12 @@ class Cluster:
         """The product's own client, as that account."""
         return KubeApi(self.api.url, token_file=self.token_file(namespace, account), ca_file=self.ca_file)
 
+    def as_pod(self, namespace: str, account: str) -> dict[str, str]:
+        """What a process is told that has no more than a pod's account: where the API server is, and its token."""
+        ca = {} if self.ca_file is None else {"SAMESHOT_API_CA_FILE": str(self.ca_file)}
+        token = str(self.token_file(namespace, account))
+        return {"SAMESHOT_API_SERVER": self.api.url, "SAMESHOT_API_TOKEN_FILE": token, **ca}
+
     @property
     def ca_file(self) -> Path | None:
         return None if self.api.ca_file is None else Path(self.api.ca_file)

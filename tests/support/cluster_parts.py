@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from background import Background
-from cluster_at_hand import Cluster
+from cluster_at_hand import Cluster, apply, installed
 from fake_agent import FakeAgent, worker
 from live import free_port
 from tls import Authority
@@ -26,6 +26,7 @@ from sameshot.kube import names
 from sameshot.kube.coordinators import path_of
 from sameshot.local.services import Service, ServiceCommand, sameshot_argv
 from sameshot.model import JobRef
+from sameshot.steps.rights import rights
 from sameshot.storage import Storage
 
 Json = dict[str, Any]
@@ -150,6 +151,16 @@ class Training:
     def job(self) -> JobRef:
         return self.coordinator.job
 
+    def captured_by(self) -> list[str]:
+        """The account behind each capture, the newest first."""
+        cluster, namespace = self.coordinator.cluster, self.job.namespace
+        with cluster.scope() as inner:
+            who = inner.account(namespace, "looks-on")
+            inner.bind(namespace, "sameshot-viewer", who)
+            inner.until_captures(namespace, "looks-on")
+            with self.coordinator.client_of(namespace, "looks-on") as client:
+                return [view.caller.rpartition(":")[2] for view in client.captures()]
+
 
 @contextlib.contextmanager
 def training(cluster: Cluster, namespace: str, name: str, *, ranks: int = 2) -> Iterator[Training]:
@@ -205,3 +216,14 @@ def runs(cluster: Cluster, pod: Json) -> Json:
         "conditions": [{"type": "Ready", "status": "True"}],
     }
     return cluster.api.patch(f"{cluster.api.path_of(pod)}/status", {"status": status})
+
+
+@contextlib.contextmanager
+def captured_by_an_engine(folder: Path, account: str) -> Iterator[tuple[Training, dict[str, str]]]:
+    """An emulated cluster with a job `llama`, and the environment of an engine's pods: their account is in another
+    namespace, and has what `sameshot rights` gives it."""
+    with Cluster.emulating(folder) as cluster, installed(cluster) as there:
+        namespace, engine = there.namespace("ml"), there.namespace("engine")
+        apply(there, rights(account, engine, jobs_in=[namespace]))
+        with training(there, namespace, "llama") as found:
+            yield found, there.as_pod(engine, account)
