@@ -30,8 +30,10 @@ test: $(READY)
 	$(BIN)/python -m pytest -m "not full and not live" -n 4 --dist loadfile $(ARGS) || $(NONE_CHOSEN)
 	$(BIN)/python -m pytest -m "not full and live" $(ARGS) || $(NONE_CHOSEN)
 
+# Two tracks, one of them a whole Airflow that mostly waits (tests/conftest.py); then what trains, by itself.
 test-full: $(READY) $(FLYTE2_READY)
-	$(BIN)/python -m pytest -m full $(ARGS)
+	$(BIN)/python -m pytest -m "full and not live" -n 2 --dist loadgroup $(ARGS) || $(NONE_CHOSEN)
+	$(BIN)/python -m pytest -m "full and live" $(ARGS) || $(NONE_CHOSEN)
 
 browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || \

@@ -3,10 +3,26 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 REPO = Path(__file__).resolve().parent.parent
+AIRFLOW = "tests/airflow/live/"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """For `--dist loadgroup` two tracks: the tests that share one running Airflow and mostly wait for it, and all
+    others, each one after the other as without it. (xdist 3.8 loses its own groups with pytest 9.2.)"""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Tracks(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "airflow" if nodeid.startswith(AIRFLOW) else "others"
+
+    return Tracks(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
