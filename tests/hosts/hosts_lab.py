@@ -49,7 +49,7 @@ GATEWAY, API_PORT = "10.244.0.1", 6443
 AGENT = names.username_of(names.AGENTS_NAMESPACE, "sameshot-agent")
 _CLONE_NEWNET = 0x40000000
 # Shorter than for real jobs; nothing here takes long but a host that does not answer.
-TIMINGS = {"freeze_s": 1.5, "call_s": 1.0, "announce_s": 4.0, "start_margin_s": 0.5, "listing_s": 0.5}
+TIMINGS = {"freeze_s": 1.5, "call_s": 1.0, "announce_s": 6.0, "start_margin_s": 0.5, "listing_s": 0.5}
 
 
 class Relay:
@@ -248,7 +248,6 @@ class Hosts:
                 self.api.apply(kustomized(DEPLOY / part))
             self.agent_token = self.api.token_file(AGENT)
             self.authority = Authority()
-            self.authority.issue(self.folder, names.AGENT_HOST)
             (self.folder / "ca.crt").write_bytes(self.authority.pem)
             for number, name in enumerate(self._given, start=1):
                 host = self._hosts[name] = Host(self, name, number)
@@ -264,6 +263,12 @@ class Hosts:
                         host.knows(address, mac)
                 host.start_agent()
                 self._agent_pod(host)
+            for host in self._hosts.values():
+                wait_for(lambda host=host: "nothing is served yet" in host.said(), "the agent waits, and says so")
+            self.authority.issue(self.folder, names.AGENT_HOST)  # as the operator does, whenever it comes
+            for host in self._hosts.values():
+                assert host.agent is not None
+                host.agent.wait_ready(60)
             self._stack = stack.pop_all()
         return self
 
@@ -323,11 +328,12 @@ class Hosts:
         log = self.folder / f"coordinator-{job.name}.log"
         service = Service(ServiceCommand("coordinator", (*host.inside, *argv), log), dict(os.environ))
         relay = Relay(("127.0.0.1", 0), None, (host.address, names.COORDINATOR_PORT), host.pid)
+        own = self.api.token_for(names.username_of(job.namespace, "sameshot"), audience=names.audience_of(job))
         to = Endpoint(
             f"127.0.0.1:{relay.port}",
             self.authority.pem,
             names.coordinator_host(job),
-            lambda: self.api.token_for(names.username_of(job.namespace, "sameshot"), audience=names.audience_of(job)),
+            lambda: own,
         )
         try:
             with Client(to) as client:

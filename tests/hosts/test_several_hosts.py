@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import socket
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 from hosts_lab import Hosts, Relay
 from live import wait_for
 from pods import needs_pods
+from prometheus_client.parser import text_string_to_metric_families
 from tls import Authority
 
 from sameshot.api import sameshot_pb2 as pb
@@ -25,6 +27,7 @@ from sameshot.api.views import CaptureView
 from sameshot.client import Client
 from sameshot.errors import Denied, SameshotError, Unreachable
 from sameshot.kube import names
+from sameshot.kube.reviews import REMEMBERED_S
 from sameshot.manifest import decode
 from sameshot.model import CaptureSpec, CaptureState, FailureReason, JobRef, TargetState
 
@@ -137,12 +140,51 @@ def test_a_host_that_dies_in_mid_capture_costs_its_own_targets_and_delivers_to_t
     assert again.capture_id != view.capture_id
 
 
+def test_an_api_server_that_is_away_in_mid_capture_is_not_noticed_by_any_host(hosts: Hosts, client: Client) -> None:
+    until_all_answer(client)
+    workers = [hosts[name].workers[0] for name in (A, B, C)]
+    for worker in workers:
+        worker.held.set()
+    started = client.start_capture(SPEC)
+    wait_for(lambda: all(started.capture_id in each.asked for each in workers), "all have accepted the capture")
+    hosts.api.away()
+    try:
+        ends = time.monotonic() + REMEMBERED_S  # from then on only the last word on each token is there
+        wait_for(lambda: client.get(started.capture_id) and time.monotonic() > ends, "nobody remembers any more")
+        for worker in workers:
+            worker.held.clear()
+        view, _ = followed(client, started)
+        assert view.state is CaptureState.SUCCEEDED, view
+        assert view.published
+        assert metrics(hosts, B)["sameshot_agent_calls_on_last_word_total"] > 0
+    finally:
+        hosts.api.come_back()
+        for worker in workers:
+            worker.held.clear()
+
+
+def metrics(hosts: Hosts, name: str) -> dict[str, float]:
+    """Those without labels, from the agent's own process."""
+    with hosts[name].network():
+        connection = http.client.HTTPConnection("127.0.0.1", names.METRICS_PORT, timeout=20)
+        connection.request("GET", "/metrics")
+        text = connection.getresponse().read().decode()
+        connection.close()
+    return {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if not sample.labels
+    }
+
+
 def test_the_coordinator_of_one_tenant_reaches_nothing_of_anothers_on_any_host(
     hosts: Hosts, job: JobRef, client: Client
 ) -> None:
     """With its own token over the network, as a coordinator that was taken over would try."""
     theirs = hosts.a_job("other", "bert", B)
     token = hosts.coordinator_token(theirs)
+    refused = metrics(hosts, B)["sameshot_agent_calls_refused_total"]
     relay = Relay(("127.0.0.1", 0), None, (hosts[B].address, names.AGENT_PORT), hosts[A].pid)
     pods_of = {fact.worker.folder for fact in hosts[B].workers}
     assert len(pods_of) == 2
@@ -169,6 +211,11 @@ def test_the_coordinator_of_one_tenant_reaches_nothing_of_anothers_on_any_host(
     finally:
         relay.close()
     assert len(client.workers().workers) == 3
+    seen = metrics(hosts, B)
+    assert seen["sameshot_agent_calls_refused_total"] - refused == 4
+    assert seen["sameshot_agent_directories"] == 2
+    assert seen["sameshot_agent_serving"] == 1
+    assert 0 <= seen["sameshot_agent_api_list_age_seconds"] < 70
     log = Path(hosts.folder / f"{B}.log").read_text()
     assert "refused: system:serviceaccount:sameshot-coordinators:" in log
     assert token not in log
