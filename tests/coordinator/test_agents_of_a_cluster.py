@@ -381,6 +381,22 @@ async def test_until_the_api_server_has_told_who_is_there_captures_are_asked_to_
 
 
 @in_loop
+async def test_pods_whose_job_could_not_be_told_explain_a_rank_that_is_missing(tmp_path: Path) -> None:
+    async with Cluster(tmp_path) as cluster:
+        job = cluster.job("llama")
+        await cluster.node("a", [0], job, 2)
+        async with serving(cluster, job) as (coordinator, client):
+            cluster.api.fail(500, verb="get", resource="jobs")
+            pod = cluster.pod(job, "llama-1", "a")
+            owner = {**pod["metadata"]["ownerReferences"][0], "uid": "another", "name": "of-a-jobset"}
+            cluster.api.change("pods", "ml", "llama-1", {"metadata": {"ownerReferences": [owner]}})
+            await until(lambda: coordinator.directory.pods().unknown == 1)
+            view = await captured(client)
+        assert view.outcome is Outcome.PARTIAL
+        assert "The API server has not told yet whose 1 more armed pods of this namespace are." in why(view, 1)
+
+
+@in_loop
 async def test_a_stranger_at_an_agents_address_is_sent_no_token(tmp_path: Path) -> None:
     """Its certificate is of another authority: the connection ends before any call."""
     async with Cluster(tmp_path) as cluster:

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sameshot.coordinator.plan import MAX_WORLD_SIZE, Frozen, Seen, freeze
+from sameshot.coordinator.plan import MAX_WORLD_SIZE, Frozen, Seen, dispatchable, freeze
+from sameshot.coordinator.podwords import PodsSeen
+from sameshot.kube.pods import Pod
 from sameshot.model import FailureReason, Nobody, Phase, TargetState, Worker, generation_of
 from support.fake_agent import worker
 
@@ -156,6 +158,22 @@ def test_where_there_are_targets_nobody_is_not_said() -> None:
     assert freeze([node("a", worker(rank=0, world_size=1))]).nobody is None
 
 
+PLACES: list[dict[str, str]] = [{}, {}, *({"pod": f"p{n}", "pod_uid": f"u{n}"} for n in range(3))]
+POD_LISTS = st.lists(
+    st.builds(
+        Pod,
+        namespace=st.just("ml"),
+        name=st.sampled_from(["p0", "p1", "p2"]),
+        uid=st.sampled_from(["u0", "u1", "u9"]),
+        node=st.sampled_from(["n0", None]),
+        phase=st.sampled_from(["Pending", "Running", "Failed", "Succeeded"]),
+        deleting=st.booleans(),
+    ),
+    unique_by=lambda pod: pod.name,
+    max_size=3,
+)
+
+
 @st.composite
 def listings(draw: st.DrawFn) -> list[Seen]:
     seen = []
@@ -170,6 +188,7 @@ def listings(draw: st.DrawFn) -> list[Seen]:
                 current=draw(st.booleans()),
                 phase=draw(st.sampled_from(Phase)),
                 registered_at_ns=draw(st.integers(0, 3)),
+                **draw(st.sampled_from(PLACES)),
             )
             for _ in range(draw(st.integers(0, 4)))
         ]
@@ -180,9 +199,18 @@ def listings(draw: st.DrawFn) -> list[Seen]:
 
 
 @settings(deadline=None)
-@given(listings())
-def test_whatever_nodes_say_the_set_covers_every_rank_exactly_once_or_is_empty(seen: list[Seen]) -> None:
-    frozen = freeze(seen)
+@given(listings(), listings(), st.none() | POD_LISTS)
+def test_whatever_nodes_say_the_set_covers_every_rank_exactly_once_or_is_empty(
+    seen: list[Seen], earlier: list[Seen], pods: list[Pod] | None
+) -> None:
+    last_seen = {
+        each.registration.rank: each.registration
+        for node in earlier
+        for each in node.workers or ()
+        if dispatchable(each) and each.registration.rank is not None
+    }
+    known = None if pods is None else PodsSeen.of(pods)
+    frozen = freeze(seen, known, last_seen)
     ranks = [each.fact.identity.rank for each in frozen.targets]
     assert ranks == list(range(frozen.world_size or 0))
     ids = [each.fact.target_id for each in frozen.targets]
@@ -196,4 +224,6 @@ def test_whatever_nodes_say_the_set_covers_every_rank_exactly_once_or_is_empty(s
             assert each.fact.failure is not None
     if not frozen.targets:
         assert frozen.message
-    assert freeze(list(msgspec.msgpack.decode(msgspec.msgpack.encode(seen), type=list[Seen]))) == frozen
+    assert (
+        freeze(list(msgspec.msgpack.decode(msgspec.msgpack.encode(seen), type=list[Seen])), known, last_seen) == frozen
+    )

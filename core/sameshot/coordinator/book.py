@@ -180,7 +180,7 @@ class Book:
     @property
     def unsettled(self) -> int:
         """Captures that are still worked on: running, or to be published."""
-        return sum(not task.done() for task in self._tasks.values())
+        return sum(not task.done() for task in list(self._tasks.values()))  # metrics ask in a thread of their own
 
     def records(self) -> list[CaptureRecord]:
         """Those in memory, in the order of acceptance."""

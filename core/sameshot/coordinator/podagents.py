@@ -34,7 +34,7 @@ class PodAgents:
         return self._at(key, self._agents.by_node().get(key))
 
     def pods(self) -> PodsSeen:
-        return PodsSeen.of(self._mine())
+        return PodsSeen.of(self._mine(), sum(each.job is None for each in self._pods.armed()))
 
     @property
     def trouble(self) -> str:

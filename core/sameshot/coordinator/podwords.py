@@ -14,27 +14,40 @@ from sameshot.kube.pods import Pod
 
 
 class PodsSeen(msgspec.Struct, frozen=True):
-    """The pods of one job attempt, by uid, and what is wrong with each (empty: nothing that is seen from here)."""
+    """The pods of one job attempt, by uid, and what is wrong with each (empty: nothing that is seen from here).
+
+    `unknown` counts pods that may be of this job, too: it could not be told yet whose they are.
+    """
 
     pods: dict[str, Pod] = {}
     words: dict[str, str] = {}
     by_name: dict[str, Pod] = {}
+    unknown: int = 0
 
     @classmethod
-    def of(cls, pods: Iterable[Pod]) -> PodsSeen:
+    def of(cls, pods: Iterable[Pod], unknown: int = 0) -> PodsSeen:
         by_uid = {pod.uid: pod for pod in pods}
         words = {uid: words_of(pod) for uid, pod in by_uid.items()}
-        return cls(by_uid, words, {pod.name: pod for pod in by_uid.values()})
+        return cls(by_uid, words, {pod.name: pod for pod in by_uid.values()}, unknown)
 
     @property
     def troubles(self) -> list[str]:
         """Of all pods that can't (or will not long) be captured."""
-        return [self.words[uid] for uid in sorted(self.words, key=lambda uid: self.pods[uid].name) if self.words[uid]]
+        found = [self.words[uid] for uid in sorted(self.words, key=lambda uid: self.pods[uid].name) if self.words[uid]]
+        if self.unknown:
+            found.insert(
+                0, f"The API server has not told yet whose {self.unknown} more armed pods of this namespace are."
+            )
+        return found
 
     @property
     def all_ended(self) -> bool:
         """There are pods, and none of them will run again."""
-        return bool(self.pods) and all(pod.phase in ("Succeeded", "Failed") for pod in self.pods.values())
+        return (
+            bool(self.pods)
+            and not self.unknown
+            and all(pod.phase in ("Succeeded", "Failed") for pod in self.pods.values())
+        )
 
     def runs(self, uid: str | None) -> bool:
         """Whether a process may still be in that pod; one that names no pod is not told about here."""
