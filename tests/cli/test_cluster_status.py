@@ -144,6 +144,40 @@ def test_whoever_may_only_read_one_namespace_learns_of_that_and_is_told_what_was
     assert "name one with -n" in capsys.readouterr().err
 
 
+def test_a_pod_whose_owners_may_not_be_read_is_laid_to_nobodys_charge(
+    api: ClusterApi, kubeconfig: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It belongs to what is above its Job; who can't see that would miss a coordinator that is there."""
+    rules = [
+        {"apiGroups": ["", "sameshot.dev"], "resources": ["pods", "capturecoordinators"], "verbs": ["get", "list"]}
+    ]
+    group = "rbac.authorization.k8s.io"
+    api.make(
+        {"apiVersion": f"{group}/v1", "kind": "Role", "metadata": {"name": "pods", "namespace": "ml"}, "rules": rules}
+    )
+    api.make(
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "joe", "namespace": "ml"},
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": "pods"},
+            "subjects": [{"apiGroup": group, "kind": "User", "name": "joe"}],
+        }
+    )
+    middle = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "set-0", "namespace": "ml", "uid": "9f1a"}}
+    api.make(a_pod("set-0-0", node="node-a", owner=middle))
+    try:
+        joes = str(api.kubeconfig(tmp_path / "joe", "joe", namespace="ml"))
+        assert invoke(["status", "--kubeconfig", joes, "-o", "json"]) == 0
+        answer = told(capsys)
+        assert answer["findings"] == []
+        assert "owners of pods in namespace ml" in [each["what"] for each in answer["unread"]]
+        # The job of which the coordinator is known is still told by it.
+        assert [(row["job"], row["pods"]) for row in answer["jobs"]] == [("llama-7b", 1)]
+    finally:
+        api.delete("pods", "ml", "set-0-0")
+
+
 def test_jobs_of_a_cluster_are_listed_by_label_and_with_the_rights_of_a_namespace(
     api: ClusterApi, kubeconfig: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,7 +20,8 @@ from sameshot.kube import coordinators, names
 from sameshot.kube.api import TROUBLES, ApiError
 from sameshot.kube.coordinators import CaptureCoordinator
 from sameshot.kube.owners import Owners
-from sameshot.kube.pods import PodObject, Status, pod_of, why_of
+from sameshot.kube.pods import Pod, PodObject, Status, pod_of, why_of
+from sameshot.model import JobRef
 from sameshot.operator.policies import effective
 from sameshot.steps.health.seen import (
     Hook,
@@ -88,10 +89,11 @@ class _Look:
         self._now = datetime.datetime.now(datetime.UTC)
 
     def look(self, namespace: str | None, job: str | None, agents_namespace: str, system_namespace: str) -> Seen:
-        pods = [pod for pod in self._pods(namespace) if job is None or (pod.job is not None and pod.job.name == job)]
         nothing: tuple[list[SeenCoordinator], bool] = ([], True)
         found, installed = self._allowed("CaptureCoordinators", partial(self.coordinators, namespace), nothing)
+        pods = list(self._pods(namespace, kept={each.object.job for each in found}))
         if job is not None:
+            pods = [pod for pod in pods if pod.job is not None and pod.job.name == job]
             found = [each for each in found if each.object.spec.job.name == job]
         where = {each.namespace for each in pods} | {each.object.metadata.namespace for each in found}
         if namespace is not None:
@@ -108,7 +110,8 @@ class _Look:
             version=sameshot.__version__,
         )
 
-    def _pods(self, namespace: str | None) -> Iterator[SeenPod]:
+    def _pods(self, namespace: str | None, kept: set[JobRef]) -> Iterator[SeenPod]:
+        """`kept`: jobs that have a coordinator."""
         owners = Owners(cast("Any", self._api))  # it only reads
         path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
         for raw in self._list(path, {"labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}"}):
@@ -117,7 +120,7 @@ class _Look:
                 pod = pod_of(whole)
             except (msgspec.MsgspecError, ValueError):
                 continue  # no API server gives such a pod
-            whose = None if pod is None else owners.job_of(pod).job
+            job = None if pod is None else self._job_of(owners, pod, kept)
             meta = found.metadata
             yield SeenPod(
                 namespace=meta.namespace,
@@ -128,10 +131,20 @@ class _Look:
                 ended=meta.deletion_timestamp is not None or found.status.phase in ("Succeeded", "Failed"),
                 armed=pod is not None,
                 not_armed=(meta.annotations or {}).get(labels.NOT_ARMED, ""),
-                job=whose,
+                job=job,
                 local_world_size=None if pod is None else pod.local_world_size,
                 why=why_of(whole.status),
             )
+
+    def _job_of(self, owners: Owners, pod: Pod, kept: set[JobRef]) -> JobRef | None:
+        """None: an owner on the way up may not be read, and what is below it is no job that is known."""
+        whose = owners.job_of(pod)
+        if whose.final or whose.job in kept:
+            return whose.job
+        unread = Unread(f"owners of pods in namespace {pod.namespace}", "they may not be read, or have gone")
+        if unread not in self._unread:
+            self._unread.append(unread)
+        return None
 
     def coordinators(self, namespace: str | None) -> tuple[list[SeenCoordinator], bool]:
         """And whether the cluster knows such objects."""
