@@ -16,7 +16,7 @@ from manifests import archived, make_capture
 from tls import Authority
 
 from sameshot.agent import certificate
-from sameshot.agent.callers import OUTAGE_S, Coordinators
+from sameshot.agent.coordinators import OUTAGE_S, Coordinators
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api import sameshot_pb2_grpc
 from sameshot.api.convert import to_proto

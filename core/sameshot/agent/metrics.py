@@ -15,7 +15,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 import sameshot
 from sameshot.agent import podfs, room
 from sameshot.agent.agent import Agent
-from sameshot.agent.callers import Coordinators
+from sameshot.agent.coordinators import Coordinators
 from sameshot.model import FailureReason, Phase, TargetState
 
 ENDED = "ended"

@@ -19,7 +19,6 @@ import typer
 
 from sameshot.cli.run import ARCHIVE_HELP, read_policy, resolved
 from sameshot.errors import UsageError
-from sameshot.kube import names
 from sameshot.model import Encoding, JobRef
 from sameshot.profiler.daemon import BackendName
 
@@ -81,7 +80,7 @@ def agent(
     key: Annotated[Path | None, typer.Option(help="With --certificate: its key.", show_default=False)] = None,
     coordinators_namespace: Annotated[
         str, typer.Option(help="With --certificate: where the accounts of coordinators are.")
-    ] = names.COORDINATORS_NAMESPACE,
+    ] = "sameshot-coordinators",
     address_file: AddressFileOption = None,
     backend: Annotated[BackendName, typer.Option(help="What stands between this node and Kineto.")] = (
         BackendName.BROKER
@@ -104,7 +103,7 @@ def agent(
     end_with_stdin: EndOption = False,
 ) -> None:
     """Serve one node: registrations, dispatch, announce, verify, archive."""
-    from sameshot.agent.callers import OUTAGE_S, Callers, Coordinators, ThisMachine
+    from sameshot.agent.callers import Callers, ThisMachine
     from sameshot.agent.config import AgentConfig
     from sameshot.agent.discovery import FixedDirs, WorkerDirs
     from sameshot.agent.server import serve
@@ -129,6 +128,9 @@ def agent(
         )
         dirs = PodDirs(api, node=node, root=kubelet_root, spool=spool)
         if certificate is not None:
+            from sameshot.agent.coordinators import OUTAGE_S, Coordinators
+            from sameshot.kube import names
+
             callers = Coordinators(TokenReviews(api, names.AGENT_AUDIENCE, outage_s=OUTAGE_S), coordinators_namespace)
     elif directory and kubelet_root is None and spool is not None:
         dirs = FixedDirs(*directory, node=node)
