@@ -195,3 +195,29 @@ async def test_nothing_is_left_of_it_when_it_is_removed_as_the_page_says(lab: La
             return
         await asyncio.sleep(0.05)
     assert everything(api) == before | users
+
+
+def test_an_operator_for_chosen_namespaces_keeps_their_jobs_and_never_asks_about_others() -> None:
+    async def play() -> None:
+        with ClusterApi(kinds=[JOBS, ODD], collects=True) as api:
+            for each in ("ml", "other"):
+                api.make(namespace(each, **{labels.ARM_LABEL: labels.ENABLED}))
+            api.apply(kustomized(REPO / "deploy/overlays/namespaces"))
+            lab = Lab(api, namespaces=("ml",))
+            keeping = asyncio.create_task(lab.keep())
+            try:
+                job, other = lab.job("llama"), lab.job("bert", namespace="other")
+                await lab.operate()
+                await lab.until(lambda: lab.phase(job) == "Ready")
+                await lab.until(lambda: api.find("configmaps", "ml", labels.HOOK_CONFIGMAP))
+                await lab.quiet(0.3)
+                assert lab.cr(other) is None
+                assert api.find("configmaps", "other", labels.HOOK_CONFIGMAP) is None
+                asked = [each for each in api.log if each.user == OPERATOR]
+                assert not [each for each in asked if each.namespace == "other" or each.status in (401, 403)]
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+                await lab.close()
+
+    asyncio.run(play())
