@@ -158,6 +158,22 @@ def test_where_there_are_targets_nobody_is_not_said() -> None:
     assert freeze([node("a", worker(rank=0, world_size=1))]).nobody is None
 
 
+def test_two_ranks_that_were_last_seen_in_one_place_are_two_targets() -> None:
+    """Its place names one of them; a place has one worker at a time."""
+    before = {rank: worker(rank=rank, world_size=3, node="b", local_rank=0).registration for rank in (1, 2)}
+    frozen = freeze([node("a", worker(rank=0, world_size=3, node="a", local_rank=0))], None, before)
+    assert [each.fact.target_id for each in frozen.targets] == ["a/main/0", "b/main/0", "rank/2"]
+    assert reasons(frozen) == {1: FailureReason.WORKER_EXITED, 2: FailureReason.NEVER_REGISTERED}
+    assert frozen.targets[1].fact.failure is not None
+    assert "is not registered any more. It was last seen alive on b/main/0" in frozen.targets[1].fact.failure.detail
+
+
+def test_who_was_last_seen_in_another_world_says_nothing_about_this_one() -> None:
+    before = {1: worker(rank=1, world_size=4, node="b").registration}
+    frozen = freeze([node("a", worker(rank=0, world_size=2, node="a"))], None, before)
+    assert reasons(frozen) == {1: FailureReason.NEVER_REGISTERED}
+
+
 PLACES: list[dict[str, str]] = [{}, {}, *({"pod": f"p{n}", "pod_uid": f"u{n}"} for n in range(3))]
 POD_LISTS = st.lists(
     st.builds(
