@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_api import ClusterApi
 
 from sameshot import __version__
 from sameshot.errors import UsageError
@@ -255,3 +256,67 @@ class TestTheTestButton:
         good, message = connect().test_connection()
         assert good, message
         assert "No armed job runs" in message
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[ClusterApi]:
+    with ClusterApi() as server:
+        server.apply_folder(Path(__file__).parents[2] / "deploy" / "crds")
+        server.make({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}})
+        yield server
+
+
+class TestTheTestButtonInACluster:
+    """Before an emulated API server and without a coordinator; with one: live/test_a_job_of_a_cluster."""
+
+    @pytest.fixture
+    def tested(
+        self, cluster: ClusterApi, connect: Connect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> Callable[..., tuple[bool, str]]:
+        """What the button says for this user of the cluster."""
+        monkeypatch.setattr("sameshot_airflow.hooks.sameshot.TEST_WAIT_MS", 0)
+
+        def press(user: str = "kubernetes-admin", **extra: str) -> tuple[bool, str]:
+            kubeconfig = str(cluster.kubeconfig(tmp_path / f"{user}.yaml", user))
+            hook = connect(host="kube", schema="ml", extra={"kubeconfig": kubeconfig, **extra})
+            return hook.test_connection()
+
+        return press
+
+    def test_no_job_is_no_fault(self, tested: Callable[..., tuple[bool, str]]) -> None:
+        good, message = tested()
+        assert good, message
+        assert "No armed job runs in namespace ml now" in message
+
+    def test_who_may_not_look_is_told_what_it_takes(self, tested: Callable[..., tuple[bool, str]]) -> None:
+        good, message = tested("jane")
+        assert not good
+        assert "ClusterRole sameshot-user" in message
+
+    def test_a_context_that_is_not_there_is_one(self, tested: Callable[..., tuple[bool, str]]) -> None:
+        good, message = tested(context="prod")
+        assert not good
+        assert "context prod" in message
+
+    def test_a_coordinator_that_does_not_come_up_is_told_with_its_reason(
+        self, tested: Callable[..., tuple[bool, str]], cluster: ClusterApi
+    ) -> None:
+        job = {"apiVersion": "batch/v1", "kind": "Job", "name": "bert", "uid": "0b1c", "attempt": 0}
+        made = {
+            "apiVersion": "sameshot.dev/v1alpha1",
+            "kind": "CaptureCoordinator",
+            "metadata": {"name": "c-0b1c", "namespace": "ml"},
+            "spec": {"job": job},
+            "status": {
+                "phase": "Pending",
+                "conditions": [{"type": "Ready", "status": "False", "reason": "Unschedulable", "message": "no node"}],
+            },
+        }
+        cluster.make(made)
+        try:
+            good, message = tested()
+        finally:
+            cluster.delete("capturecoordinators.sameshot.dev", "ml", "c-0b1c")
+        assert not good
+        assert "bert" in message
+        assert "Unschedulable" in message
