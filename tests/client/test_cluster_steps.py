@@ -14,7 +14,7 @@ import pytest
 from coordination import QUICK, SPEC, in_loop, until
 from coordinator_cluster import Cluster
 from dialled_cluster import Dialled
-from fake_agent import stay
+from fake_agent import deliver, stay
 
 from sameshot.api.views import CaptureView, JobDescription
 from sameshot.client.cluster import caller_of, dialing
@@ -25,6 +25,7 @@ from sameshot.model import CaptureState, JobRef, Outcome, TargetState
 from sameshot.steps.begin import begin, pinned
 from sameshot.steps.cancel import cancel_async
 from sameshot.steps.finish import finish
+from sameshot.steps.glance import Glances
 from sameshot.steps.jobs import find_jobs_async
 from sameshot.steps.kept import kept
 from sameshot.steps.preflight import busy, dialled
@@ -124,6 +125,32 @@ async def test_captures_of_the_same_account_are_kin_and_others_are_in_the_way(
         assert RUNNER in str(others.value)
         for each in (second, first):
             await cancel_async(f"kube:ml/{steps.job.name}", each.capture_id, wait_s=0.0)
+
+
+@in_loop
+async def test_a_capture_does_not_notice_that_the_api_server_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, monkeypatch) as steps:
+        (agent,) = steps.cluster.agents.values()
+        agent.script = stay(TargetState.QUEUED)
+        view = await begin(steps.request("k1"))
+        this, said = pinned(steps.request("k1"), view), []
+        following = asyncio.create_task(finish(this, view.capture_id, progress=said.append))
+        await until(lambda: said and "GetFacts" in agent.calls)
+        await asyncio.to_thread(steps.client.api.away)
+        looked = await Glances().look(this, view.capture_id)  # of another step: a new call, with the token it has
+        assert looked.view is not None, looked.trouble
+        (place,) = (each for each in dialing.DIALER._places.values() if each.known and each.known.wanted.attempt == 0)
+        assert place.known is not None
+        place.known.failed(Unreachable("a connection broke"))
+        looked = await Glances().look(this, view.capture_id)  # looked up in vain, and called all the same
+        assert looked.view is not None, looked.trouble
+        agent.script = deliver
+        result = await following
+        assert result.outcome is Outcome.SUCCEEDED
+        assert not [line for line in said if "denied" in line.lower() or "waiting" in line]
+        await asyncio.to_thread(steps.client.api.come_back)
 
 
 def test_the_coordinators_word_on_who_calls_counts_and_without_one_the_requests() -> None:

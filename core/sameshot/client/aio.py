@@ -15,7 +15,7 @@ from sameshot.api.sameshot_pb2_grpc import CoordinatorStub
 from sameshot.api.transport import Endpoint, aio_channel
 from sameshot.api.views import CaptureView, JobDescription, WorkersView
 from sameshot.client import wire
-from sameshot.client.pool import given_back, lent
+from sameshot.client.pool import give_back, lent
 from sameshot.errors import TryAgain, Unreachable
 from sameshot.model import CaptureSpec
 
@@ -28,6 +28,7 @@ class AsyncClient:
         self.address = self._to.address
         self._who = self._to.called or f"The coordinator at {self.address}"
         self._metadata = wire.metadata(caller)
+        self._closed = False
         self._channel = lent(self._to) if self._to.kept else aio_channel(self._to)
         self._stub: Any = CoordinatorStub(self._channel)  # type: ignore[no-untyped-call]
 
@@ -116,8 +117,11 @@ class AsyncClient:
         raise wire.ended_without_outcome(None)
 
     async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         if self._to.kept:
-            given_back(self._to, self._channel)
+            await give_back(self._to, self._channel)
         else:
             await self._channel.close()
 

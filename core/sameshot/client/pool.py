@@ -39,7 +39,12 @@ _POOLS: dict[asyncio.AbstractEventLoop, _Pool] = {}
 
 
 def lent(to: Endpoint) -> grpc.aio.Channel:
-    """A channel for as long as it is needed; then it is `given_back`, never closed."""
+    """A channel for as long as it is needed; then it is given back, and not closed. Without a running loop it is one's
+    own."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return aio_channel(to)
     pool = _pool()
     kept = pool.channels.get(to)
     if kept is None:
@@ -51,11 +56,12 @@ def lent(to: Endpoint) -> grpc.aio.Channel:
     return kept.channel
 
 
-def given_back(to: Endpoint, channel: grpc.aio.Channel) -> None:
-    """Giving one back that is none of this loop's does no harm."""
+async def give_back(to: Endpoint, channel: grpc.aio.Channel) -> None:
+    """Once for each `lent`. One that this loop did not lend is closed."""
     loop = asyncio.get_running_loop()
     kept = _POOLS[loop].channels.get(to) if loop in _POOLS else None
     if kept is None or kept.channel is not channel or kept.users == 0:
+        await channel.close()
         return
     kept.users -= 1
     if kept.users == 0:

@@ -8,6 +8,7 @@ message names the job. What the caller wants to be done about it stands in the r
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import TypeVar
 from sameshot.api.transport import Endpoint
 from sameshot.api.views import in_use
 from sameshot.client import AsyncClient, CaptureView, JobDescription, WorkersView, jobs, resolve
-from sameshot.client.cluster import is_kube
+from sameshot.client.cluster import is_kube, remembered
 from sameshot.client.wire import os_user
 from sameshot.errors import (
     JobBusy,
@@ -174,12 +175,14 @@ async def dialled(
 ) -> AsyncIterator[AsyncClient]:
     """A client of the coordinator that the address means now. In a cluster one that is just starting is waited for as
     long as `wait_s` says (None: as the address does). Raises NoSuchJob, as JobEnded where that is known."""
-    if is_kube(address):
+    if not is_kube(address):
+        to = resolved(address, uid)
+    elif (known := remembered(address, uid=uid, attempt=attempt)) is not None:
+        to = known  # nobody has to be asked, so no thread has to wait
+    else:
         to = await in_thread(
             lambda leave: resolve(address, uid=uid, attempt=attempt, say=say, wait_s=wait_s, leave=leave)
         )
-    else:
-        to = resolved(address, uid)
     async with AsyncClient(to, caller=caller) as client:
         yield client
 
@@ -216,14 +219,17 @@ def resolved(address: str, uid: str | None = None, attempt: int | None = None) -
     raise missing
 
 
-_THREADS = DaemonThreads(16, "sameshot-dial")  # nobody waits at the end for an API server that is silent
+_threads: dict[int, DaemonThreads] = {}
+"""Of this process: a fork has none. Nobody waits at the end for an API server that is silent."""
+_AT_ONCE = 64  # each may wait for a minute
 
 
 async def in_thread(act: Callable[[threading.Event], T]) -> T:
     """What blocks, out of the loop's way. Who is cancelled here does not leave it waiting for minutes."""
     leave = threading.Event()
+    threads = _threads.setdefault(os.getpid(), DaemonThreads(_AT_ONCE, "sameshot-dial"))
     try:
-        return await asyncio.get_running_loop().run_in_executor(_THREADS, act, leave)
+        return await asyncio.get_running_loop().run_in_executor(threads, act, leave)
     finally:
         leave.set()
 

@@ -28,6 +28,7 @@ __all__ = [
     "known_jobs",
     "own_namespace",
     "parse",
+    "remembered",
 ]
 
 
@@ -44,6 +45,13 @@ def dial(
     from sameshot.client.cluster.dialing import DIALER
 
     return DIALER.dial(address, uid=uid, attempt=attempt, say=say, wait_s=wait_s, leave=leave)
+
+
+def remembered(address: str, *, uid: str | None = None, attempt: int | None = None) -> Endpoint | None:
+    """What `dial` would give without asking anybody, at once; None: it would have to."""
+    from sameshot.client.cluster.dialing import DIALER
+
+    return DIALER.remembered(address, uid=uid, attempt=attempt)
 
 
 def found_jobs(address: str) -> list[CaptureCoordinator]:

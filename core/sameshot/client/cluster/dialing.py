@@ -142,14 +142,13 @@ class Dialer:
         leave: threading.Event | None = None,
     ) -> Endpoint:
         """As `client.resolve`."""
-        wanted = parse(address)
-        wait_s = wanted.wait_ms / 1000 if wait_s is None else wait_s
-        pinned = {name: value for name, value in (("uid", uid), ("attempt", attempt)) if value is not None}
-        wanted = msgspec.structs.replace(wanted, wait_ms=0, **pinned)
+        if (endpoint := self.remembered(address, uid=uid, attempt=attempt)) is not None:
+            return endpoint
+        if wait_s is None:
+            wait_s = parse(address).wait_ms / 1000
+        wanted = _wanted(address, uid, attempt)
         place = self._place(wanted)
-        if (known := place.known) is not None and self._holds(known):
-            known.used_at = self._clock()
-            return known.endpoint
+        known = place.known
         # Who comes while it is looked up already takes what is known: it may work again, and a call tells soon.
         if not place.lock.acquire(blocking=known is None) and known is not None:
             return known.endpoint
@@ -161,6 +160,14 @@ class Dialer:
             return known.endpoint
         finally:
             place.lock.release()
+
+    def remembered(self, address: str, *, uid: str | None = None, attempt: int | None = None) -> Endpoint | None:
+        """What `dial` would give without asking anybody; None: it would have to. Does not block."""
+        known = self._place(_wanted(address, uid, attempt)).known
+        if known is None or not self._holds(known):
+            return None
+        known.used_at = self._clock()
+        return known.endpoint
 
     def access(self, wanted: KubeAddress) -> Access:
         """The way to the API server, made once for all addresses of one cluster and credential."""
@@ -266,6 +273,12 @@ class Dialer:
         before.coordinator, before.found_at = found, known.found_at
         before.stale = before.denied = False
         return before
+
+
+def _wanted(address: str, uid: str | None, attempt: int | None) -> KubeAddress:
+    """By which a place is remembered: how long somebody would wait for it makes no difference."""
+    pinned = {name: value for name, value in (("uid", uid), ("attempt", attempt)) if value is not None}
+    return msgspec.structs.replace(parse(address), wait_ms=0, **pinned)
 
 
 def _same(one: Endpoint, other: Endpoint) -> bool:
