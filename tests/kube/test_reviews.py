@@ -203,6 +203,20 @@ def _id(trouble: Exception) -> str:
 
 
 @in_loop
+async def test_an_outage_is_logged_once_in_a_while_however_many_ask(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    server.trouble = ApiError(403, "tokenreviews is forbidden")
+    judge = server.reviews()
+    for n in range(50):
+        await fails(judge.who(token(n)))
+    [said] = [each.getMessage() for each in caplog.records]
+    assert "see the rights of this part" in said
+    server.now += 60
+    await fails(judge.who(token(0)))
+    assert len(caplog.records) == 2
+
+
+@in_loop
 async def test_the_outage_rule_may_be_another_for_each_call() -> None:
     server = Server()
     judge, access = server.reviews(outage_s=0), server.access()

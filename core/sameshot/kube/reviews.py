@@ -3,8 +3,8 @@
 A caller never sends its own API credential but a token for one audience; we have the API server look at it and ask what
 the account behind it may do. While the server can't be asked, what it last said of this very token may hold on for a
 while, never longer than the token itself: so a capture that runs does not notice. It can't be asked where it does not
-answer within half a second, or says anything but yes or no: its 5xx, 429, or 401 and 403 for our own account (as servers
-that have just started do, until they have read their own roles).
+answer within half a second, or says anything but yes or no: its 5xx, 429, or 401 and 403 for our own account (as
+servers that have just started do, until they have read their own roles).
 (https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/token-review-v1/)
 """
 
@@ -246,8 +246,11 @@ class _Remembered(Generic[_Answer]):
             return refusal
         except Exception as error:
             self.tally.unanswered += 1
+            trouble = _unanswered(error)
+            if self._clock() >= self._silent_until:  # once in a while, however many ask
+                log.warning("%s", trouble)
             self._silent_until = self._clock() + REMEMBERED_S
-            return _unanswered(error)
+            return trouble
         finally:
             self._asking.pop(key, None)
         self._silent_until = float("-inf")
@@ -271,7 +274,6 @@ def _unanswered(error: Exception) -> Unreachable:
     else:
         log.error("asking who calls failed", exc_info=error)
         return Unreachable(f"Who calls could not be found out: {type(error).__name__}.")
-    log.warning("%s", why)
     return Unreachable(why)
 
 
