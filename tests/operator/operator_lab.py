@@ -40,6 +40,7 @@ Json = dict[str, Any]
 REPO = Path(__file__).resolve().parents[2]
 OPERATOR = names.username_of(names.SYSTEM_NAMESPACE, names.OPERATOR_ACCOUNT)
 OURS = (names.SYSTEM_NAMESPACE, names.COORDINATORS_NAMESPACE, names.AGENTS_NAMESPACE)
+JOBSET = "jobset.sigs.k8s.io/restart-attempt"
 QUICK = Timings(
     grace_s=0.5, settle_s=0.2, remake_s=0.2, remake_longest_s=1.0, ask_s=0.1, settling_longest_s=0.3, end_s=0.1,
     end_longest_s=0.4, retry_s=0.1, retry_longest_s=0.5, sweep_s=600.0, restart_s=0.2, unread_s=0.2, call_s=3.0,
@@ -187,13 +188,13 @@ class Lab:
         """The operator's requests, without watches that were opened anew."""
         return [each for each in self.api.log[since:] if each.user == OPERATOR and each.verb != "watch"]
 
-    async def until(self, holds: Callable[[], Any], within_s: float = 20.0) -> Any:
+    async def until(self, holds: Callable[[], Any], within_s: float = 20.0, every_s: float = 0.02) -> Any:
         ends = time.monotonic() + within_s
         while not (found := holds()):
             if time.monotonic() > ends:
                 log = "\n".join(map(str, self.asked()[-25:]))
                 raise AssertionError(f"not within {within_s} s; the operator's last requests:\n{log}")
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(every_s)
         return found
 
     async def quiet(self, for_s: float = 0.6) -> None:
@@ -213,8 +214,13 @@ class Lab:
 
     async def keep(self) -> None:
         """As a kubelet would: what is to run runs, what is deleted ends."""
+        pods: dict[str, Json] = {}
+        version = -1
         while True:
-            await asyncio.sleep(0.03)
+            await asyncio.sleep(0.03 + 0.002 * len(pods))
+            if version == self.api.store.version and not any(name not in self._servers for name in pods):
+                continue
+            version = self.api.store.version
             pods = {each["metadata"]["name"]: each for each in self.api.list("pods", names.COORDINATORS_NAMESPACE)}
             uids = {name: pod["metadata"]["uid"] for name, pod in pods.items()}
             for name in [each for each in self._servers if self._uids[each] != uids.get(each)]:

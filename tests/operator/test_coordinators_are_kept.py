@@ -105,7 +105,7 @@ async def test_what_is_made_is_what_a_coordinator_reads_and_what_the_strictest_n
         {"kind": "ServiceAccount", "name": names.account_of(job), "namespace": names.COORDINATORS_NAMESPACE}
     ]
     assert binding["metadata"]["ownerReferences"][0]["uid"] == (lab.cr(job) or {})["metadata"]["uid"]
-    assert lab.phase(job) == "Pending"
+    await lab.until(lambda: lab.phase(job) == "Pending")
     assert "endpoint" not in lab.status(job)
 
 

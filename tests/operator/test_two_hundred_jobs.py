@@ -30,8 +30,8 @@ async def test_two_hundred_jobs_converge_and_cost_nothing_then(lab: Lab) -> None
                       "apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1", "attempt": 0}}})  # fmt: skip
     begun = time.monotonic()
     operator = await lab.operate()
-    await lab.until(lambda: sum(lab.phase(each) == "Ready" for each in jobs) == 200, 60)
-    await lab.until(lambda: sum(lab.status(each).get("registered") == 1 for each in jobs) == 200, 30)
+    await lab.until(lambda: sum(lab.phase(each) == "Ready" for each in jobs) == 200, 90, 0.5)
+    await lab.until(lambda: sum(lab.status(each).get("registered") == 1 for each in jobs) == 200, 30, 0.5)
     took = time.monotonic() - begun
     assert operator.queue.resting == 1, "the one that can't be made"
     requests = len(lab.asked())

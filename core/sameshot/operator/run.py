@@ -75,7 +75,7 @@ class Operator:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.armed.tried(), OWNERS_WITHIN_S)
         self.ready = True
-        log.info("working jobs=%d", len(self.keeper.jobs()))
+        log.info("working jobs=%d", len(self.keeper.known.jobs()))
         self._add_all()
         self._tasks = [asyncio.create_task(self.queue.run()), asyncio.create_task(self._keep_sweeping())]
 
@@ -94,7 +94,7 @@ class Operator:
     @property
     def authority(self) -> Authority | None:
         """None: it is not known yet."""
-        return getattr(self.keeper, "authority", None)
+        return getattr(self.keeper.worlds, "authority", None)
 
     # --- what is seen -----------------------------------------------------------------------------------------
 
@@ -142,13 +142,13 @@ class Operator:
             case Source.HOOKS:
                 self._add((namespace,))
             case Source.POLICIES:
-                for key in self.keeper.jobs_in(namespace):
+                for key in self.keeper.known.jobs_in(namespace):
                     self._add(key)
             case Source.CLUSTER_POLICIES:
-                for key in self.keeper.jobs():
+                for key in self.keeper.known.jobs():
                     self._add(key)
             case _:
-                for key in self.keeper.note(source, before, after):
+                for key in self.keeper.known.note(source, before, after):
                     self._add(key)
 
     # --- work -------------------------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ class Operator:
             self.queue.add(key)
 
     def _add_all(self) -> None:
-        for key in self.keeper.jobs():
+        for key in self.keeper.known.jobs():
             self._add(key)
         for source in (Source.NAMESPACES, Source.HOOKS):
             for thing in self.seen.all(source):
@@ -191,11 +191,11 @@ class Operator:
 
     async def _renew(self) -> None:
         before = self.authority
-        self.keeper.authority = await self._in_thread(self._issuing.authority)
-        if before is not None and before != self.keeper.authority:
+        self.keeper.worlds.authority = await self._in_thread(self._issuing.authority)
+        if before is not None and before != self.keeper.worlds.authority:
             self._add_all()
         try:
-            await self._in_thread(self._issuing.agents, self.keeper.authority)
+            await self._in_thread(self._issuing.agents, self.keeper.worlds.authority)
         except TROUBLES as error:
             log.warning("the certificate of the agents was not renewed why=%r", f"{error}"[:300])
 

@@ -1,0 +1,131 @@
+"""What is seen of each job: its armed pods, and what is ours and marked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from sameshot.arm.values import Json, inside
+from sameshot.kube import names
+from sameshot.kube.coordinators import CaptureCoordinator
+from sameshot.kube.pods import Owner
+from sameshot.model import JobRef
+from sameshot.operator import objects
+from sameshot.operator.armed import ArmedPods, JobKey
+from sameshot.operator.config import OperatorConfig
+from sameshot.operator.jobs import POD
+from sameshot.operator.objects import Kind
+from sameshot.operator.seen import Seen, place_of
+from sameshot.operator.sources import CHILDREN, Source
+
+
+class Known:
+    """`gone` is called when the CaptureCoordinator of an attempt was there and is not any more."""
+
+    def __init__(
+        self, config: OperatorConfig, seen: Seen, armed: ArmedPods, gone: Callable[[JobKey, int], None]
+    ) -> None:
+        self._config = config
+        self._seen = seen
+        self._armed = armed
+        self._gone = gone
+        self._of: dict[JobKey, dict[tuple[Source, tuple[str, str]], int | None]] = {}
+
+    def note(self, source: Source, before: Json | None, after: Json | None) -> set[JobKey]:
+        """Something of ours was seen, or is gone; the jobs that it concerns."""
+        keys = set()
+        for thing, there in ((before, False), (after, True)):
+            found = None if thing is None else self._whose(source, thing)
+            if thing is None or found is None:
+                continue
+            namespace, uid, attempt = found
+            key = (namespace, uid)
+            if there:
+                self._of.setdefault(key, {})[source, place_of(thing)] = attempt
+            else:
+                self._of.get(key, {}).pop((source, place_of(thing)), None)
+                if source is Source.COORDINATORS and after is None and attempt is not None:
+                    self._gone(key, attempt)
+            keys.add(key)
+        return keys
+
+    def jobs(self) -> set[JobKey]:
+        return {*self._of, *self._armed.keys()}
+
+    def jobs_in(self, namespace: str) -> list[JobKey]:
+        return [key for key in self.jobs() if key[0] == namespace]
+
+    def anything_of(self, key: JobKey) -> bool:
+        """Whether anything of this job is seen: a pod of it, or something of ours."""
+        return bool(self._of.get(key) or self._armed.of(key))
+
+    def forget(self, key: JobKey) -> None:
+        self._of.pop(key, None)
+
+    def _whose(self, source: Source, thing: Json) -> tuple[str, str, int | None] | None:
+        if source is not Source.COORDINATORS:
+            return objects.job_of(thing)
+        read = coordinator_in(thing)
+        return None if read is None else (read.job.namespace, read.job.uid, read.job.attempt)
+
+    def attempts(self, key: JobKey) -> list[int]:
+        """The latest first: what it needs matters most."""
+        found = {each.job.attempt for each in self._armed.of(key) if each.job is not None}
+        marked = set(self._of.get(key, {}).values())
+        found |= {each for each in marked if each is not None}
+        return sorted(found or ({0} if marked else set()), reverse=True)
+
+    def ref(self, key: JobKey, attempt: int) -> tuple[JobRef, Owner]:
+        """The attempt, and the job's own object as a reference."""
+        for each in self._armed.of(key):
+            if each.job is not None and each.job.attempt == attempt:
+                own = msgspec.structs.replace(POD, name=each.pod.name, uid=each.pod.uid)
+                return each.job, own if each.top is None else each.top
+        read = self.read(key, attempt)
+        if read is not None:
+            job = read.spec.job
+            return read.job, Owner(job.api_version, job.kind, job.name, job.uid)
+        for source, place in self._of.get(key, {}):
+            thing = self._seen.get(source, *place)
+            name = inside(thing or {}, "metadata", "annotations").get(names.JOB_NAME)
+            if isinstance(name, str) and name:
+                return JobRef(key[0], name, key[1], attempt), POD
+        return JobRef(key[0], "unknown", key[1], attempt), POD  # its names do not need the job's
+
+    def read(self, key: JobKey, attempt: int) -> CaptureCoordinator | None:
+        for (source, place), of in self._of.get(key, {}).items():
+            if source is Source.COORDINATORS and of == attempt:
+                thing = self._seen.get(source, *place)
+                return None if thing is None else coordinator_in(thing)
+        return None
+
+    def living(self, key: JobKey) -> Iterable[int]:
+        """Attempts that have pods, or a coordinator."""
+        for each in self._armed.of(key):
+            if each.job is not None and not each.pod.ended:
+                yield each.job.attempt
+        for (source, _), attempt in self._of.get(key, {}).items():
+            if source is Source.COORDINATORS and attempt is not None:
+                yield attempt
+
+    def alive(self, key: JobKey) -> bool:
+        return any(not each.pod.ended for each in self._armed.of(key))
+
+    def children(self, job: JobRef) -> Iterator[Kind]:
+        for kind in Kind:
+            if kind is not Kind.POD and self.child(kind, job) is not None:
+                yield kind
+
+    def child(self, kind: Kind, job: JobRef) -> Json | None:
+        return self._seen.get(CHILDREN[kind], objects.place_of(kind, job, self._config), objects.name_of(kind, job))
+
+
+def coordinator_in(thing: Json) -> CaptureCoordinator | None:
+    """One that is named after its job; any other one is none of ours, whoever made it."""
+    try:
+        read = msgspec.convert(thing, CaptureCoordinator)
+    except msgspec.ValidationError:
+        return None
+    job = read.job
+    return read if names.usable(job) and names.coordinator_of(job) == read.metadata.name else None

@@ -1,0 +1,38 @@
+"""What was found out about jobs and is nowhere written: forgotten in a restart, and found out again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sameshot.operator.conditions import Trouble
+from sameshot.operator.decide import Heard
+from sameshot.operator.jobs import Looked
+
+
+@dataclass
+class Notes:
+    """What was found out about one attempt, and would be again. Times are epoch seconds."""
+
+    heard: Heard | None = None
+    reachable: bool | None = None
+    unreachable_why: str = ""
+    alone_since: float | None = None
+    gone_for_sure: bool = False
+    deleted_at: float | None = None
+    deletions: int = 0
+    counted: tuple[str, frozenset[str]] | None = None  # for which process and which pods workers were counted
+    describe_at: float | None = None
+    describes: int = 0
+    registered: int | None = None
+    world_size: int | None = None
+    version: str = ""
+    begun: bool = False  # whether the above was taken from the status that an earlier operator wrote
+
+
+@dataclass
+class JobNotes:
+    looked: Looked | None = None
+    looked_at: float | None = None
+    looks: int = 0
+    trouble: Trouble | None = None
+    attempts: dict[int, Notes] = field(default_factory=dict)

@@ -1,0 +1,264 @@
+"""From what is seen and noted: the world that is decided on, the objects as they are to be, what the status says."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+
+import msgspec
+
+from sameshot.arm.values import Json, inside
+from sameshot.errors import UsageError
+from sameshot.kube import names
+from sameshot.kube.coordinators import CaptureCoordinator, PodPlace
+from sameshot.model import JobRef
+from sameshot.operator import authority as certificates
+from sameshot.operator import objects
+from sameshot.operator.armed import ArmedPods, JobKey, key_of
+from sameshot.operator.childpods import facts_of
+from sameshot.operator.conditions import REACHABLE, Facts, retired
+from sameshot.operator.config import OperatorConfig, Reach
+from sameshot.operator.decide import Coordinator, End, PodNow, Why, World, closing
+from sameshot.operator.known import Known
+from sameshot.operator.notes import JobNotes, Notes
+from sameshot.operator.objects import Attempt, Kind
+from sameshot.operator.policies import Effective, effective
+from sameshot.operator.seen import Seen, place_of
+from sameshot.operator.sources import Source
+
+
+class Worlds:
+    """`authority` is set before anything is asked here, and again when it was renewed."""
+
+    authority: certificates.Authority
+
+    def __init__(
+        self, config: OperatorConfig, seen: Seen, armed: ArmedPods, known: Known, clock: Callable[[], float]
+    ) -> None:
+        self._config = config
+        self._seen = seen
+        self._armed = armed
+        self._known = known
+        self._clock = clock
+        self._ports: dict[str, int] = {}  # on the nodes' network, by the coordinator's name
+
+    def world(self, job: JobRef, notes: JobNotes) -> World:
+        key, now = key_of(job), self._clock()
+        own = notes.attempts.setdefault(job.attempt, Notes())
+        alive = [each for each in self._armed.of(key) if each.job == job and not each.pod.ended]
+        read = self._known.read(key, job.attempt)
+        pod = self._known.child(Kind.POD, job)
+        facts = None if pod is None else facts_of(pod)
+        coordinator = None
+        if read is not None:
+            coordinator = retired(read.metadata.uid, read.status, deleting=read.metadata.deletion_timestamp is not None)
+            self._begin(read, own)
+            own.alone_since, own.gone_for_sure = None, False
+        alone = read is None and (pod is not None or any(self._known.children(job)))
+        if alone and own.alone_since is None:
+            own.alone_since = now
+        if alive and (notes.looked is None or notes.looked.end is not End.GONE):
+            notes.looks = 0
+            if notes.looked is not None and notes.looked.end is End.ENDED:
+                notes.looked = msgspec.structs.replace(notes.looked, end=End.RUNS)  # it was begun again
+        end = self._end(notes, coordinator, bool(alive))
+        latest = max(self._known.living(key), default=job.attempt) <= job.attempt
+        counted = (facts.life if facts is not None else "", frozenset(each.pod.uid for each in alive))
+        if facts is not None and facts.ready and own.counted != counted:
+            own.counted, own.describe_at, own.describes = counted, now, 0
+        current, wrong = self._compare(job, read, pod) if latest else (True, frozenset[Kind]())
+        return World(
+            alive=len(alive),
+            latest=latest,
+            end=end,
+            looked_at=notes.looked_at,
+            looks=notes.looks,
+            tells=notes.looked is None or notes.looked.tells,
+            coordinator=coordinator,
+            pod=None
+            if facts is None
+            else PodNow(
+                facts.life,
+                current=current,
+                runs=facts.runs and bool(facts.ip),
+                ready=facts.ready,
+                ended=facts.ended,
+                deleting=facts.deleting,
+            ),
+            present=frozenset(
+                kind
+                for kind in self._known.children(job)
+                if kind is not Kind.ACCOUNT or not self._account_needed(key, job, notes)
+            ),
+            wrong=wrong,
+            heard=own.heard,
+            alone_since=own.alone_since,
+            gone_for_sure=own.gone_for_sure,
+            deleted_at=own.deleted_at,
+            deletions=own.deletions,
+            describe_at=own.describe_at,
+        )
+
+    def _end(self, notes: JobNotes, coordinator: Coordinator | None, alive: bool) -> End:
+        if notes.looked is not None:
+            return notes.looked.end
+        if coordinator is not None and coordinator.retired is Why.FINISHED and not alive:
+            return End.ENDED  # an earlier operator has seen it
+        return End.UNKNOWN
+
+    def _begin(self, read: CaptureCoordinator, own: Notes) -> None:
+        """Go on from what an earlier operator wrote: workers that were complete are not counted again."""
+        if own.begun:
+            return
+        own.begun = True
+        status = read.status
+        own.registered, own.version = status.registered, status.version
+        if (reached := status.condition(REACHABLE)) is not None:
+            own.reachable, own.unreachable_why = reached.status == "True", reached.message
+        own.world_size = status.expected
+        pod = self._known.child(Kind.POD, read.job)
+        if pod is not None and status.registered is not None and status.registered == status.expected:
+            alive = frozenset(
+                each.pod.uid for each in self._armed.of(key_of(read.job)) if each.job == read.job and not each.pod.ended
+            )
+            own.counted = (facts_of(pod).life, alive)
+
+    def _account_needed(self, key: JobKey, job: JobRef, notes: JobNotes) -> bool:
+        """Whether another attempt of the job has a pod, or will."""
+        others = [each for each in self._known.attempts(key) if each != job.attempt]
+        for attempt in others:
+            other = msgspec.structs.replace(job, attempt=attempt)
+            if self._known.child(Kind.POD, other) is not None:
+                return True
+        latest = max(self._known.living(key), default=None)
+        return latest in others and (
+            notes.looked is None or notes.looked.end not in (End.ENDED, End.GONE) or self._known.alive(key)
+        )
+
+    def _compare(self, job: JobRef, read: CaptureCoordinator | None, pod: Json | None) -> tuple[bool, frozenset[Kind]]:
+        """(whether the pod is as it would be made now, what else is missing or otherwise)."""
+        if read is None:
+            return True, frozenset()
+        try:
+            wants = self.wants(read, renewed=False)
+        except UsageError:
+            return True, frozenset()
+        wrong: set[Kind] = set()
+        for kind, want in wants.items():
+            have = self._known.child(kind, job)
+            if have is None:
+                if kind is not Kind.POD:
+                    wrong.add(kind)
+            elif kind is Kind.SECRET:
+                if not self.serves(have, job) or objects.to_mend(kind, {**want, "data": have.get("data", {})}, have):
+                    wrong.add(kind)
+            elif objects.to_mend(kind, want, have) is not None:
+                wrong.add(kind)
+        return pod is None or objects.is_current(pod, wants[Kind.POD]), frozenset(wrong)
+
+    def serves(self, have: Json, job: JobRef) -> bool:
+        now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
+        host = objects.host_of(job, self._config)
+        return certificates.serves(objects.pair_in(have), self.authority, host, now)
+
+    def wants(self, read: CaptureCoordinator, *, renewed: bool) -> dict[Kind, Json]:
+        """All objects as they are to be, with a new certificate, or none. Raises UsageError."""
+        job, config = read.job, self._config
+        attempt = self._attempt(read)
+        leaf = certificates.Pair(b"", b"")
+        if renewed:
+            now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
+            leaf = certificates.leaf(self.authority, objects.host_of(job, config), now)
+        return {
+            Kind.ACCOUNT: objects.account(job, config),
+            Kind.BINDING: objects.binding(job, config, read.metadata.uid),
+            Kind.SECRET: objects.secret(job, config, leaf),
+            Kind.CONFIG: objects.config_map(attempt, config),
+            Kind.SERVICE: objects.service(attempt, config),
+            Kind.POD: objects.pod(attempt, config),
+        }
+
+    def _attempt(self, read: CaptureCoordinator) -> Attempt:
+        job = read.job
+        return Attempt(
+            job=job,
+            series=read.spec.series,
+            policy=self.policy_in(job.namespace).policy,
+            ca=self.authority.bundle,
+            port=self._port(job),
+        )
+
+    def _port(self, job: JobRef) -> int:
+        """With a host network: no other coordinator's, also not of one that is just being made."""
+        config, own, service = self._config, names.coordinator_of(job), self._known.child(Kind.SERVICE, job)
+        if not config.host_network:
+            return objects.port_of(job, config, None, ())
+        if service is None and own in self._ports:
+            return self._ports[own]
+        taken = [port for name, port in self._ports.items() if name != own]
+        for thing in self._seen.all(Source.SERVICES):
+            if place_of(thing)[1] != own:
+                taken += [each.get("targetPort") for each in inside(thing, "spec").get("ports") or ()]
+        port = self._ports[own] = objects.port_of(job, config, service, taken)
+        return port
+
+    def policy_in(self, namespace: str) -> Effective:
+        return effective(
+            self._seen.all(Source.CLUSTER_POLICIES),
+            (each for each in self._seen.all(Source.POLICIES) if place_of(each)[0] == namespace),
+        )
+
+    def expected(self, job: JobRef, own: Notes) -> int | None:
+        """What the armed pods are to start; where that is not known of all, what the workers state."""
+        sizes = [
+            each.pod.local_world_size for each in self._armed.of(key_of(job)) if each.job == job and not each.pod.ended
+        ]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if sizes and len(known) == len(sizes) else own.world_size
+
+    def address(self, job: JobRef) -> str | None:
+        """Where its coordinator is called; None: nowhere yet."""
+        pod = self._known.child(Kind.POD, job)
+        facts = None if pod is None else facts_of(pod)
+        return None if facts is None or not facts.ip else _host_port(facts.ip, facts.port)
+
+    def facts(self, read: CaptureCoordinator, world: World, notes: JobNotes, own: Notes) -> Facts:
+        job, config = read.job, self._config
+        pod = self._known.child(Kind.POD, job)
+        facts = None if pod is None else facts_of(pod)
+        endpoint = ""
+        if facts is not None and facts.ip:
+            by_service = config.reach is Reach.SERVICE
+            host = f"{objects.host_of(job, config)}:{names.COORDINATOR_PORT}"
+            endpoint = host if by_service else _host_port(facts.ip, facts.port)
+        place = None
+        if facts is not None and not facts.deleting:
+            place = PodPlace(config.coordinators_namespace, names.coordinator_of(job), facts.port)
+        alive = world.alive > 0
+        return Facts(
+            attempt=job.attempt,
+            closing=closing(world),
+            pod=place,
+            ready=facts is not None and facts.ready and not facts.deleting,
+            endpoint=endpoint,
+            server_name=objects.host_of(job, config),
+            ca=self.authority.bundle,
+            note="" if facts is None else facts.note,
+            reachable=own.reachable if facts is not None else None,
+            unreachable_why=own.unreachable_why,
+            problems=self.policy_in(job.namespace).problems,
+            trouble=notes.trouble,
+            registered=own.registered if alive else read.status.registered,
+            expected=self.expected(job, own) if alive else read.status.expected,
+            version=own.version,
+        )
+
+    def forget_old(self) -> None:
+        """Ports of coordinators that are not there any more."""
+        if self._ports:
+            there = {place_of(each)[1] for each in self._seen.all(Source.COORDINATORS)}
+            self._ports = {name: port for name, port in self._ports.items() if name in there}
+
+
+def _host_port(ip: str, port: int) -> str:
+    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
