@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -117,6 +118,16 @@ async def test_metrics_are_named_for_their_part_and_none_has_a_label_that_grows_
     assert all(family.name.startswith("sameshot_coordinator_") for family in families)
     labels = {label for family in families for sample in family.samples for label in sample.labels}
     assert labels == {"job_namespace", "job", "uid", "attempt", "version", "backend", "state", "answers", "answer"}
+
+
+def test_a_coordinator_of_one_machine_imports_nothing_of_clusters() -> None:
+    code = (
+        "import sys, sameshot.coordinator.server\n"
+        "of_clusters = ('sameshot.kube', 'sameshot.arm', 'prometheus_client')\n"
+        "print([name for name in sys.modules if name.startswith(of_clusters)])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60)
+    assert found.stdout.strip() == "[]"
 
 
 @pytest.mark.full

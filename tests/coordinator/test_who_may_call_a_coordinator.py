@@ -21,7 +21,8 @@ from sameshot.api.status import from_rpc
 from sameshot.api.transport import CALLER_KEY, Endpoint, aio_channel
 from sameshot.client import AsyncClient
 from sameshot.coordinator import service
-from sameshot.coordinator.auth import Call, TokenAuthenticator
+from sameshot.coordinator.auth import Call
+from sameshot.coordinator.tokenauth import TokenAuthenticator
 from sameshot.errors import Denied, SameshotError, UnknownCapture, Unreachable, UsageError
 from sameshot.kube import names, reviews
 from sameshot.kube.reviews import AccessReviews, TokenReviews

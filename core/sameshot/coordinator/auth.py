@@ -1,4 +1,4 @@
-"""Who is calling, and may they: on one machine the caller's own word, in a cluster a token and the API server's word.
+"""Who is calling, and may they: on one machine the caller's own word, in a cluster a token (`tokenauth`).
 
 Request keys are scoped to the caller, so its name is needed even where everybody may do everything.
 """
@@ -8,10 +8,7 @@ from __future__ import annotations
 import enum
 from typing import Any, Protocol
 
-from sameshot.api.transport import CALLER_KEY, TOKEN_KEY
-from sameshot.errors import Denied, Unreachable
-from sameshot.kube.reviews import MAX_TOKEN, AccessReviews, TokenReviews, Who, expires_in
-from sameshot.model import JobRef
+from sameshot.api.transport import CALLER_KEY
 
 # While the API server can't be asked, its last word holds so long for calls that only look.
 READING_OUTAGE_S = 120.0
@@ -76,65 +73,3 @@ class Trusted:
 
     async def check_again(self) -> None:
         pass
-
-
-class TokenAuthenticator:
-    """`job` is what rights are asked on, in its own namespace; `operator` a username. Both reviews are remembered for
-    seconds only (`kube.reviews`)."""
-
-    def __init__(self, tokens: TokenReviews, rights: AccessReviews, job: JobRef, operator: str) -> None:
-        self._tokens = tokens
-        self._rights = rights
-        self._job = job
-        self._operator = operator
-
-    async def caller(self, context: Any, call: Call) -> Caller:
-        """Every word of the caller's but its token is ignored."""
-        token = _token_of(context)
-        who = await self._tokens.who(token, outage_s=call.outage_s)
-        await self._check(who, call)
-        return Reviewed(who, token, call, self)
-
-    async def still(self, who: Who, token: str, call: Call) -> None:
-        """A token lasts for minutes and a call may last longer: one that has expired by its own word was good when it
-        came, and then the rights of its account decide. An API server that is away ends nothing that has begun."""
-        try:
-            if expires_in(token) > 0 and await self._tokens.who(token) != who:
-                raise Denied("The token is somebody else's by now.")
-            await self._check(who, call)
-        except Unreachable:
-            pass
-
-    async def _check(self, who: Who, call: Call) -> None:
-        if who.username == self._operator and call in (Call.RETIRE, Call.DESCRIBE):
-            return
-        if not call.verb:
-            raise Denied(f"{who.username} may not call {call.rpc}: only the operator ({self._operator}) may.")
-        await self._rights.check(who, call.verb, self._job.name, outage_s=call.outage_s)
-
-
-class Reviewed:
-    """The account behind a token."""
-
-    def __init__(self, who: Who, token: str, call: Call, by: TokenAuthenticator) -> None:
-        self.name = who.username
-        self._who, self._token, self._call, self._by = who, token, call, by
-
-    async def check_again(self) -> None:
-        await self._by.still(self._who, self._token, self._call)
-
-
-def _token_of(context: Any) -> str:
-    """Raises Denied where there is none, or more than one."""
-    found = [value for key, value in context.invocation_metadata() or () if key == TOKEN_KEY]
-    if not found:
-        raise Denied(
-            "The call brought no token. Callers in a cluster ask for one (TokenRequest) for the audience of this job; "
-            "use an address of the form kube:<namespace>/<job>."
-        )
-    if len(found) > 1 or not isinstance(found[0], str) or len(found[0]) > MAX_TOKEN:
-        raise Denied("What the call brought as a token is none.")
-    scheme, _, token = found[0].partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        raise Denied("What the call brought as authorization is no Bearer token.")
-    return token

@@ -13,13 +13,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from sameshot.api.transport import Endpoint
-from sameshot.coordinator.auth import TokenAuthenticator
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import CoordinatorConfig
 from sameshot.coordinator.configfile import ClusterConfig
 from sameshot.coordinator.podagents import PodAgents
 from sameshot.coordinator.policyfile import PolicyFile
 from sameshot.coordinator.server import CoordinatorServer, run_until_told
+from sameshot.coordinator.tokenauth import TokenAuthenticator
 from sameshot.errors import UsageError
 from sameshot.kube import names
 from sameshot.kube.agentpods import AgentPods

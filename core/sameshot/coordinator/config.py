@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,9 @@ import msgspec
 from sameshot.api.transport import ServerTls
 from sameshot.model import CapturePolicy, JobRef
 from sameshot.profiler.daemon import BackendName
+
+Policy = Callable[[], CapturePolicy]
+"""The policy in force; asked whenever a capture is to begin."""
 
 
 class Timings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from sameshot.coordinator.podwords import PodsSeen
+if TYPE_CHECKING:  # a coordinator of one machine knows no pods
+    from sameshot.coordinator.podwords import PodsSeen
 
 
 class AgentAt(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import msgspec
@@ -24,10 +24,12 @@ from sameshot.api.transport import Endpoint, aio_channel
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.directory import AgentAt, AgentDirectory
 from sameshot.coordinator.plan import Seen, dispatchable, freeze
-from sameshot.coordinator.podwords import PodsSeen
 from sameshot.errors import SameshotError, Unreachable
 from sameshot.model import JobRef, Registration, TargetFact, Worker
 from sameshot.profiler.daemon import CAPABILITIES, BackendName, Capabilities
+
+if TYPE_CHECKING:  # a coordinator of one machine knows no pods
+    from sameshot.coordinator.podwords import PodsSeen
 
 # How long an agent is remembered that the directory does not name: it may be unreadable for a moment, and a job whose
 # pods have just ended still has a manifest to be published.

@@ -7,11 +7,12 @@ failed from the start with the reason why nobody covers it. A smaller set that l
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from sameshot.coordinator.podwords import PodsSeen
 from sameshot.model import (
     Failure,
     FailureReason,
@@ -24,6 +25,9 @@ from sameshot.model import (
     Worker,
     generation_of,
 )
+
+if TYPE_CHECKING:  # a coordinator of one machine knows no pods
+    from sameshot.coordinator.podwords import PodsSeen
 
 # Registrations are written by training processes; a world beyond this is a mistake or an attack, never a job.
 MAX_WORLD_SIZE = 1 << 16
@@ -196,7 +200,8 @@ def _unreachable(seen: Seen, registration: Registration) -> Planned:
     return Planned(_failed(registration.target_id, registration.identity, FailureReason.AGENT_UNREACHABLE, detail))
 
 
-class _Lacks(msgspec.Struct, frozen=True):
+@dataclasses.dataclass(frozen=True)
+class _Lacks:
     """All that may explain a rank that no live worker covers.
 
     `gone`: registrations that their agents still know, of workers that can't be asked; `last_seen`: those that were

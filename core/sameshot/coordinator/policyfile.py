@@ -1,9 +1,8 @@
-"""The capture policy in force: given once, or in a file that is read anew whenever it has changed."""
+"""The capture policy in force, from a file that is read anew whenever it has changed."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from sameshot.coordinator.configfile import read_policy
@@ -11,9 +10,6 @@ from sameshot.errors import UsageError
 from sameshot.model import CapturePolicy
 
 log = logging.getLogger(__name__)
-
-Policy = Callable[[], CapturePolicy]
-"""Asked whenever a capture is to begin."""
 
 
 class PolicyFile:

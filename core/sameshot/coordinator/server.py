@@ -19,11 +19,10 @@ from sameshot.api.transport import SERVER_OPTIONS, Endpoint, bind
 from sameshot.coordinator.auth import Authenticator, LocalCaller
 from sameshot.coordinator.book import Book
 from sameshot.coordinator.clock import Clock, SystemClock
-from sameshot.coordinator.config import CoordinatorConfig
+from sameshot.coordinator.config import CoordinatorConfig, Policy
 from sameshot.coordinator.directory import AgentDirectory, AgentsFile, FixedAgents
 from sameshot.coordinator.links import Connect, Roster
 from sameshot.coordinator.manifests import Manifests
-from sameshot.coordinator.policyfile import Policy
 from sameshot.coordinator.publish import Publisher
 from sameshot.coordinator.retirement import Retirement
 from sameshot.coordinator.service import CoordinatorService
