@@ -1,9 +1,16 @@
 """Needs an API server, its controller manager (Jobs, and what collects what a deleted owner leaves), RBAC. The operator
-runs beside it with its own account's token. Coordinators' pods are made and may stay Pending: their image is none."""
+runs beside it with its own account's token. Coordinators' pods are made and may stay Pending: their image is none, but
+for one test
+
+    SAMESHOT_TEST_CLUSTER_IMAGE     that of deploy/containers/cluster.Containerfile, on a node already, with a tag that
+                                    is not `latest`: then coordinators start, are found ready, and are captured with
+    SAMESHOT_TEST_HOST_NETWORK=1    they use the node's network: where there is no network plugin
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -15,10 +22,11 @@ from cluster_parts import job_of, service
 
 from sameshot.arm import labels
 from sameshot.arm.hookmap import hook_configmap
+from sameshot.client import connect
 from sameshot.kube import names
 from sameshot.kube.coordinators import CaptureCoordinator, Phase, path_of
 from sameshot.local.services import Service
-from sameshot.model import JobRef
+from sameshot.model import CaptureSpec, JobRef
 
 Json = dict[str, Any]
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
@@ -30,8 +38,9 @@ SLOW = "what seems to belong to nobody is looked at twice, ten seconds apart; te
 
 
 class Operator:
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, image: str = "sameshot.invalid/cluster:0", *options: str) -> None:
         self.cluster = cluster
+        self._options = ("--image", image, *options)
         self._folder = cluster.folder / f"operator-{uuid.uuid4().hex[:8]}"
         self._folder.mkdir()
         self._process: Service | None = None
@@ -41,8 +50,8 @@ class Operator:
         ca = () if self.cluster.ca_file is None else ("--api-ca-file", str(self.cluster.ca_file))
         self._process = service(
             "operator", self._folder, "operator", "--archive", "s3://nowhere/traces",
-            "--image", "sameshot.invalid/cluster:0", "--api-server", self.cluster.api.url,
-            "--api-token-file", str(token), *ca, "--grace", "1s", "--sweep", "3s",
+            "--api-server", self.cluster.api.url, "--api-token-file", str(token), *ca,
+            "--grace", "1s", "--sweep", "3s", *self._options,
         )  # fmt: skip
 
     def stop(self) -> None:
@@ -277,3 +286,36 @@ def test_an_operator_that_comes_back_finds_what_happened_meanwhile(operator: Ope
         assert before is not None
         assert after is not None
         assert after.metadata.uid == before.metadata.uid, "the other one was left as it was"
+
+
+def test_where_its_image_is_at_hand_a_coordinator_gets_ready_and_answers_through_the_server(
+    operator: Operator, namespace: str
+) -> None:
+    image = os.environ.get("SAMESHOT_TEST_CLUSTER_IMAGE")
+    if image is None or operator.cluster.emulated is not None:
+        pytest.skip("SAMESHOT_TEST_CLUSTER_IMAGE is not set, or no kubelet is there that would run it")
+    cluster = operator.cluster
+    host = ("--host-network",) if os.environ.get("SAMESHOT_TEST_HOST_NETWORK") == "1" else ()
+    with cluster.scope() as inner:
+        operator.stop()
+        real = Operator(cluster, image, "--endpoint", "pod-ip", "--coordinator-metrics", "", *host)
+        real.start()
+        try:
+            job = job_of(inner.armed_job(namespace, "served"))
+
+            def ready() -> bool:
+                found = coordinator_of(cluster, job)
+                return found is not None and found.status.phase is Phase.READY
+
+            cluster.until(ready, f"the coordinator of {job} is ready", 240)
+            address = f"kube:{namespace}/served?route=port-forward&kubeconfig={os.environ['KUBECONFIG']}"
+            with connect(address) as client:
+                told = client.describe()
+                assert told.job == job
+                view = client.wait(client.start_capture(CaptureSpec(duration_ms=200)).capture_id, timeout_s=120)
+            assert view.state.terminal, "its pods never started, and it says so"
+            delete_job(cluster, job)
+            cluster.until(lambda: not children(cluster, job), "all of it goes with its job", GONE_WITHIN_S)
+        finally:
+            real.stop()
+            operator.start()
