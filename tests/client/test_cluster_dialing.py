@@ -7,6 +7,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,27 @@ def test_who_waits_can_leave(cluster: Dialled) -> None:
     with pytest.raises(TryAgain):
         cluster.in_pod("runner").dial("kube:ml/left", say=lambda _: leave.set(), leave=leave)
     assert time.monotonic() - began < 5
+
+
+def test_many_who_wait_for_one_coordinator_wait_side_by_side(cluster: Dialled, quick: None) -> None:
+    cluster.job("awaited", phase=Phase.PENDING)
+    dialer, leave = cluster.in_pod("runner"), threading.Event()
+
+    def wait(leaving: threading.Event | None) -> str:
+        try:
+            dialer.dial("kube:ml/awaited?wait=1s" if leaving is None else "kube:ml/awaited?wait=60s", leave=leaving)
+        except Unreachable as error:
+            return str(error)
+        return ""
+
+    began = time.monotonic()
+    with ThreadPoolExecutor(5) as threads:
+        waiting = [threads.submit(wait, None) for _ in range(4)]
+        left = threads.submit(wait, leave)
+        leave.set()
+        assert "waited for any longer" in left.result(10) or "not ready" in left.result(10)
+        assert all("not ready" in each.result(10) for each in waiting)
+    assert time.monotonic() - began < 3.5  # four times one second, one after the other, it would be
 
 
 # ---- ends and outages

@@ -177,7 +177,7 @@ class _Following:
             except TimeoutError:
                 if not heard:
                     raise Unreachable(
-                        f"The coordinator at {client.address} did not answer within {_ANSWER_S:g} s."
+                        f"The coordinator at {self._request.address} did not answer within {_ANSWER_S:g} s."
                     ) from None
         return None
 

@@ -149,13 +149,16 @@ class Dialer:
         wanted = _wanted(address, uid, attempt)
         place = self._place(wanted)
         known = place.known
-        # Who comes while it is looked up already takes what is known: it may work again, and a call tells soon.
-        if not place.lock.acquire(blocking=known is None) and known is not None:
-            return known.endpoint
+        began, leave = self._clock(), leave or threading.Event()
+        while not place.lock.acquire(timeout=0.2 if known is None else 0.0):
+            if known is not None:  # it is being looked up already: this may work again, and a call tells soon
+                return known.endpoint
+            if leave.is_set():
+                raise Unreachable(f"The coordinator of job {wanted.what} was not waited for any longer.")
         try:
             known = place.known
             if known is None or not self._holds(known):
-                known = place.known = self._looked_up(wanted, known, say, wait_s, leave or threading.Event())
+                known = place.known = self._looked_up(wanted, known, say, began, wait_s, leave)
             known.used_at = self._clock()
             return known.endpoint
         finally:
@@ -194,14 +197,20 @@ class Dialer:
         return not known.stale and self._clock() - known.found_at < LOOK_AGAIN_S
 
     def _looked_up(
-        self, wanted: KubeAddress, before: _Known | None, say: Say | None, wait_s: float, leave: threading.Event
+        self,
+        wanted: KubeAddress,
+        before: _Known | None,
+        say: Say | None,
+        began: float,
+        wait_s: float,
+        leave: threading.Event,
     ) -> _Known:
         if before is not None and (calm := CALM_S - (self._clock() - before.found_at)) > 0:
             leave.wait(calm)
         access = self.access(wanted)
         through_pod = wanted.route is Route.PORT_FORWARD or (wanted.route is Route.AUTO and not access.in_pod)
         try:
-            found = self._coordinator(access, wanted, through_pod, say, wait_s, leave)
+            found = self._coordinator(access, wanted, through_pod, say, began, wait_s, leave)
         except (_Away, Denied) as error:  # servers that have just started know no rights for a moment
             if before is None or before.denied:
                 raise (error.error if isinstance(error, _Away) else error) from None
@@ -216,11 +225,12 @@ class Dialer:
         wanted: KubeAddress,
         through_pod: bool,
         say: Say | None,
+        began: float,
         wait_s: float,
         leave: threading.Event,
     ) -> CaptureCoordinator:
         """The one that is meant, once it can be called. Asks again and again, so a missed change loses nothing."""
-        began, pause, said, error = self._clock(), FIRST_PAUSE_S, "", None
+        pause, said, error = FIRST_PAUSE_S, "", None
         while True:
             found = None
             try:
@@ -304,10 +314,10 @@ def account_for(wanted: KubeAddress, access: Access) -> tuple[str, str]:
 def denied(error: Denied, namespace: str, account: str, access: Access, wanted: KubeAddress) -> Denied:
     """The same, and what to do about it. Pure."""
     if access.account is not None:
-        own = ":".join(access.account)
+        caller = "" if access.account == (namespace, account) else f" --caller {access.account[1]}"
         return Denied(
-            f"{error} Give it with: sameshot rights {account} -n {namespace} --jobs-namespace {wanted.namespace} "
-            f"--existing | kubectl apply -f - (this pod runs as {own})"
+            f"{error} Give it with: sameshot rights {account} -n {namespace}{caller} --jobs-namespace "
+            f"{wanted.namespace} --existing | kubectl apply -f - (this pod runs as {':'.join(access.account)})"
         )
     return Denied(
         f"{error} Who may edit the namespace has it, and whoever is given it with: kubectl create rolebinding "
