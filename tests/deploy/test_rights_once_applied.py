@@ -189,7 +189,7 @@ def test_the_operator_reaches_no_secret_config_map_or_job_of_users(installed: Cl
     for path in (f"{core}/pods/p", "/apis/batch/v1/namespaces/ml/jobs/j", "/api/v1/namespaces/ml"):
         for method in ("PATCH", "DELETE"):
             assert refused(lambda path=path, method=method: kube.send(method, path, {})) == 403
-    kube.get(f"{core}/configmaps/{labels.HOOK_CONFIGMAP}")
+    kube.get(f"{core}/configmaps", {"fieldSelector": f"metadata.name={labels.HOOK_CONFIGMAP}"})
     system, agents = (f"/api/v1/namespaces/{each}/secrets" for each in (names.SYSTEM_NAMESPACE, names.AGENTS_NAMESPACE))
     for path in (f"{system}/sameshot-archive-delete", f"{agents}/sameshot-archive", system, agents):
         assert refused(lambda path=path: kube.get(path)) == 403
