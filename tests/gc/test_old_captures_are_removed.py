@@ -6,7 +6,7 @@ import asyncio
 import datetime
 import json
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from sameshot.gc.layout import Folder, Place, place_of
 from sameshot.gc.sweep import Report, sweep
 from sameshot.manifest import Job, build, encode
 from sameshot.model import Outcome
-from sameshot.storage import Storage
+from sameshot.storage import Storage, Stored
 from support.manifests import archived, failed, make_capture
 from support.s3 import Fault, FaultyProxy, make_bucket, moto_server, s3_client, s3_environment
 
@@ -305,6 +305,28 @@ def test_a_listing_of_many_pages_goes_on_where_a_fault_cut_it(endpoint: str) -> 
 
         assert asyncio.run(listed()) == [key.removeprefix("p/") for key in keys]
         assert any(seen.fault for seen in proxy.seen)
+
+
+def test_a_capture_that_is_published_while_gc_runs_stays(archive: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The listing of a large archive takes minutes."""
+    files = files_of(1, days=0)
+    manifest = next(key for key in files if "manifest" in key)
+    put(archive, {key: data for key, data in files.items() if key != manifest})
+    scan, published = archive.scan, []
+
+    async def late(prefix: str = "") -> AsyncGenerator[Stored]:
+        async for each in scan(prefix):
+            yield each
+        if not published:
+            published.append(manifest)
+            await archive.put(manifest, files[manifest])
+
+    monkeypatch.setattr(archive, "scan", late)
+    now = datetime.datetime.now(datetime.UTC).timestamp()
+    report = asyncio.run(sweep(archive, Rule(keep=0), now_s=now + 8 * DAY_S))
+    assert published
+    assert report.removed == ()
+    assert asyncio.run(archive.list()) == sorted(files)
 
 
 # ---- uploads that never ended

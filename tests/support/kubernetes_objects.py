@@ -38,7 +38,10 @@ _PORT_NAME = re.compile(r"[a-z0-9](-?[a-z0-9]){0,14}")
 
 
 def documents_in(*files: Path) -> list[Json]:
-    return [each for file in files for each in yaml.safe_load_all(file.read_text()) if each is not None]
+    return [each for file in files for each in yaml.load_all(file.read_text(), Loader=_LOADER) if each is not None]
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast
 
 
 def kustomized(folder: Path) -> list[Json]:
