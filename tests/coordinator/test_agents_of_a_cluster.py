@@ -383,7 +383,7 @@ async def test_until_the_api_server_has_told_who_is_there_captures_are_asked_to_
 @in_loop
 async def test_pods_whose_job_could_not_be_told_explain_a_rank_that_is_missing(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
-        job = cluster.job("llama")
+        job = cluster.job("llama", uid="0b1c")  # of another kind than Job
         await cluster.node("a", [0], job, 2)
         async with serving(cluster, job) as (coordinator, client):
             cluster.api.fail(500, verb="get", resource="jobs")
@@ -394,6 +394,23 @@ async def test_pods_whose_job_could_not_be_told_explain_a_rank_that_is_missing(t
             view = await captured(client)
         assert view.outcome is Outcome.PARTIAL
         assert "The API server has not told yet whose 1 more armed pods of this namespace are." in why(view, 1)
+
+
+@in_loop
+async def test_nobody_asks_whose_the_pods_of_other_jobs_are_where_a_jobs_pods_are_its_own_children(
+    tmp_path: Path,
+) -> None:
+    """Hundreds of Jobs in one namespace, a coordinator each: no look at all the others' owners by each of them."""
+    async with Cluster(tmp_path) as cluster:
+        job, others = cluster.job("llama"), [cluster.job(f"other-{n}") for n in range(3)]
+        await cluster.node("a", [0], job, 1)
+        for number, other in enumerate(others):
+            cluster.pod(other, f"stranger-{number}", "a")
+        async with serving(cluster, job) as (_, client):
+            assert (await captured(client)).outcome is Outcome.SUCCEEDED
+        account = names.username_of(names.COORDINATORS_NAMESPACE, names.account_of(job))
+        asked = {each.name for each in cluster.api.log if each.user == account and each.verb == "get"}
+        assert asked == {"llama"}
 
 
 @in_loop

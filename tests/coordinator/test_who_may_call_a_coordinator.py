@@ -219,7 +219,7 @@ async def test_without_tls_nothing_is_said_and_large_messages_are_not_read(tmp_p
 async def test_every_right_of_a_coordinator_is_used_and_none_is_missing(tmp_path: Path) -> None:
     """What deploy/ gives it, against what it asks the API server for while it captures among pods of all kinds."""
     async with Cluster(tmp_path) as cluster:
-        job = cluster.job("llama")
+        job = cluster.job("llama", uid="0b1c")  # of another kind than Job
         await cluster.node("a", [0], job, 1)
         for number, (api_version, kind) in enumerate(
             [("batch/v1", "Job"), ("apps/v1", "ReplicaSet"), ("jobset.x-k8s.io/v1alpha2", "JobSet")]

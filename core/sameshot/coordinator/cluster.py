@@ -12,6 +12,8 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
+
 from sameshot.api.transport import Endpoint
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import CoordinatorConfig
@@ -23,8 +25,9 @@ from sameshot.coordinator.tokenauth import TokenAuthenticator
 from sameshot.errors import UsageError
 from sameshot.kube import names
 from sameshot.kube.agentpods import AgentPods
-from sameshot.kube.api import KubeApi
+from sameshot.kube.api import TROUBLES, KubeApi
 from sameshot.kube.podlist import PodList
+from sameshot.kube.pods import AnyObject
 from sameshot.kube.reviews import AccessReviews, TokenReviews
 from sameshot.kube.tokens import FileToken
 
@@ -73,6 +76,8 @@ class ClusterCoordinator:
     async def start(self) -> str:
         """Serve once the API server has told who is there, or a while later without that."""
         await self._around.enter_async_context(self._probed())
+        if await asyncio.to_thread(self._is_batch_job):
+            self._pods.only_children_of(self.config.job.uid)
         lists = [asyncio.to_thread(each.start, FIRST_LISTS_WITHIN_S) for each in (self._pods, self._agents)]
         await asyncio.gather(*lists)
         if trouble := self.directory.trouble:
@@ -98,6 +103,16 @@ class ClusterCoordinator:
 
     def waits_for(self) -> str:
         return self._waits_for
+
+    def _is_batch_job(self) -> bool:
+        """Then its pods are its own children, and nobody asks whose the pods of hundreds of other Jobs here are."""
+        job = self.config.job
+        path = f"/apis/batch/v1/namespaces/{job.namespace}/jobs/{job.name}"
+        try:
+            found = msgspec.json.decode(self._api.get(path), type=AnyObject)
+        except TROUBLES:
+            return False  # another kind, gone, or not known now: each pod's owners are climbed
+        return found.metadata.uid == job.uid
 
     def _close_lists(self) -> None:
         self._pods.close()
