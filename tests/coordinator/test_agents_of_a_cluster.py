@@ -54,6 +54,12 @@ def why(view: CaptureView, rank: int) -> str:
     return failure.detail
 
 
+async def heard(coordinator: ClusterCoordinator, node: str) -> None:
+    """Its agent has answered: what comes next does not depend on how long a first connection takes."""
+    links = coordinator.server.roster.links
+    await until(lambda: any(link.key == node and link.answers for link in links()))
+
+
 async def known(coordinator: ClusterCoordinator, pods: int) -> None:
     await until(lambda: len(coordinator.directory.pods().pods) == pods)
 
@@ -255,10 +261,10 @@ async def test_a_rank_whose_pod_has_gone_or_was_made_anew_is_remembered_and_not_
 
 
 @in_loop
-async def test_what_a_silent_agent_once_said_of_a_pod_that_was_made_anew_elsewhere_is_no_debt_of_its_node(
+async def test_what_a_silent_agent_once_said_of_a_pod_that_has_gone_is_no_debt_of_its_node(
     tmp_path: Path,
 ) -> None:
-    """It moved, and its new agent has the rank: all is well, whatever the old node's agent does."""
+    """The pod has gone, whether the agent that once saw its worker answers or not: that is what the rank is told."""
     async with Cluster(tmp_path) as cluster:
         job = cluster.job("llama")
         await cluster.node("a", [0], job, 2)
@@ -270,6 +276,7 @@ async def test_what_a_silent_agent_once_said_of_a_pod_that_was_made_anew_elsewhe
             cluster.api.delete("pods", "ml", "llama-b")
             await cluster.node("c", [], job, 2)
             await known(coordinator, 3)
+            await heard(coordinator, "c")
             view = await captured(client)
             assert view.outcome is Outcome.PARTIAL
             fact = failed(view, 1)
@@ -297,6 +304,7 @@ async def test_pods_that_come_while_a_capture_is_prepared_belong_to_the_next_one
             view = await client.wait(started.capture_id)
             assert (view.outcome, view.world_size, len(view.targets)) == (Outcome.SUCCEEDED, 2, 2)
             assert "Dispatch" not in late.calls
+            await heard(coordinator, "c")
             assert (await captured(client)).world_size == 3
 
 
@@ -411,6 +419,30 @@ async def test_nobody_asks_whose_the_pods_of_other_jobs_are_where_a_jobs_pods_ar
         account = names.username_of(names.COORDINATORS_NAMESPACE, names.account_of(job))
         asked = {each.name for each in cluster.api.log if each.user == account and each.verb == "get"}
         assert asked == {"llama"}
+
+
+@in_loop
+async def test_a_job_of_another_kind_is_not_taken_for_the_batch_job_of_the_same_name(tmp_path: Path) -> None:
+    """A JobSet's pods are its Jobs' children, so their owners are climbed."""
+    async with Cluster(tmp_path) as cluster:
+        cluster.job("llama")
+        jobset = cluster.api.make(
+            {
+                "apiVersion": "jobset.x-k8s.io/v1alpha2",
+                "kind": "JobSet",
+                "metadata": {"name": "llama", "namespace": "ml"},
+                "spec": {},
+            }
+        )["metadata"]
+        job, child = cluster.job("llama", uid=jobset["uid"]), cluster.job("llama-workers-0")
+        owner = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "name": "llama", "controller": True}
+        change = {"metadata": {"ownerReferences": [{**owner, "uid": jobset["uid"]}]}}
+        cluster.api.change("jobs.batch", "ml", "llama-workers-0", change)
+        agent = await cluster.agent("a")
+        agent.workers = [cluster.worker(cluster.pod(child, "llama-workers-0-0", "a"), job, 0, 1)]
+        cluster.agent_pod("a", ip_of(agent))
+        async with serving(cluster, job) as (_, client):
+            assert (await captured(client)).outcome is Outcome.SUCCEEDED
 
 
 @in_loop
