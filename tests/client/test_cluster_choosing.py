@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import msgspec
 import pytest
 
 from sameshot.client.cluster import parse
@@ -150,6 +151,14 @@ def test_what_stands_in_the_way_is_said_in_words(
     assert may_come(error, found, armed) is comes
     if found is not None and FINE in found.status.conditions:
         assert "CertificateReady" not in str(error)  # what is well is no reason
+
+
+def test_a_phase_of_a_newer_operator_is_one_that_does_not_serve_and_hides_no_job() -> None:
+    text = msgspec.json.encode(cr("a", **ENDPOINT)).replace(b'"Ready"', b'"Migrating"')
+    found = msgspec.json.decode(text, type=CaptureCoordinator)
+    assert found.status.phase is PENDING
+    assert choose([found], parse("kube:ml/a")) == found
+    assert not can_be_called(found, through_pod=False)
 
 
 def test_a_list_has_each_job_once_the_newest_first() -> None:

@@ -20,6 +20,11 @@ class Phase(enum.StrEnum):
     SUPERSEDED = "Superseded"  # a later attempt of the job runs
     FAILED = "Failed"  # it can't be made; the conditions say why
 
+    @classmethod
+    def _missing_(cls, value: object) -> Phase:
+        """Of a newer operator: nothing that is known here to serve."""
+        return cls.PENDING
+
 
 class Job(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str
