@@ -23,7 +23,9 @@ from sameshot import __version__
 from sameshot_airflow.get_provider_info import EXTRA_FIELDS, get_provider_info
 
 MODULES = sorted(module.name for module in pkgutil.walk_packages(sameshot_airflow.__path__, prefix="sameshot_airflow."))
-FORM = {"results_uri", "report_base_url", "archive_base_url"}
+FORM = {
+    "results_uri", "report_base_url", "archive_base_url", "service_account", "context", "kubeconfig",
+}  # fmt: skip
 
 
 def listed_modules() -> set[str]:
@@ -134,6 +136,7 @@ print(found.model_dump_json())
     assert standard["password"]["hidden"]
     assert not standard["url_schema"]["hidden"]
     assert standard["url_schema"]["title"] == "Namespace"
+    assert "kube" in standard["url_schema"]["placeholder"]
     assert not standard["port"]["hidden"]
     extra = form["extra_fields"]
     assert set(extra) == FORM

@@ -1,4 +1,5 @@
-"""Needs an API server only. CaptureCoordinators and policies as it has them: rules, bounds, status, columns."""
+"""Needs an API server only. CaptureCoordinators and policies as it has them: rules, bounds, status, columns; and
+whether it takes every other object that is shipped, of each overlay."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from api_server import Refused
 from cluster_at_hand import DEPLOY, Cluster
-from kubernetes_objects import documents_in
+from kubernetes_objects import documents_in, kustomized
 
 from sameshot.kube import names
 
@@ -181,3 +182,22 @@ def test_the_cluster_s_policy_has_one_name(sameshot: Cluster) -> None:
     sameshot.real_only("it evaluates no such rule")
     with pytest.raises(Refused, match="its name is default"):
         sameshot.create(cluster_policy("other"), dryRun="All")
+
+
+@pytest.mark.parametrize("overlay", sorted(each.name for each in (DEPLOY / "overlays").iterdir()))
+def test_the_server_takes_what_an_overlay_holds(overlay: str, sameshot: Cluster, namespace: str) -> None:
+    """Strictly validated, as a dry run: above all the workloads, of which none is started here. Pod templates are only
+    looked at as far as a server does that before there are pods."""
+    looked_at = []
+    for thing in kustomized(DEPLOY / "overlays" / overlay):
+        if sameshot.api.resource(thing) is None:
+            continue  # cert-manager's, where it is not installed
+        if thing["metadata"].get("namespace") == "ml":  # stands for the namespaces of whoever installs it
+            thing = {**thing, "metadata": {**thing["metadata"], "namespace": namespace}}
+        try:
+            sameshot.create(thing, dryRun="All")
+        except Refused as error:
+            if error.status != 409:  # it is there already, of the overlay that these tests install
+                raise
+        looked_at.append(thing["kind"])
+    assert {"Deployment", "DaemonSet", "CronJob", "NetworkPolicy"} <= set(looked_at)
