@@ -50,10 +50,10 @@ ODD = Kind("example.com", "v1", "trainings", "Training", status=True)
 
 
 @functools.cache
-def shipped() -> list[Json]:
+def shipped(overlay: str = "cluster-wide") -> list[Json]:
     """Namespaces, rights, accounts and kinds, as they are installed."""
     kinds = {"Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
-    found = kustomized(REPO / "deploy/overlays/cluster-wide")
+    found = kustomized(REPO / "deploy/overlays" / overlay)
     return [each for each in found if each["kind"] in kinds | {"CustomResourceDefinition"}]
 
 
@@ -271,9 +271,9 @@ KINDS = ("pods", "services", "secrets", "configmaps", "serviceaccounts", "rolebi
 
 
 @contextlib.asynccontextmanager
-async def cluster(**options: Any) -> AsyncIterator[Lab]:
+async def cluster(overlay: str = "cluster-wide", **options: Any) -> AsyncIterator[Lab]:
     with ClusterApi(kinds=[JOBS, ODD], collects=True) as api:
-        api.apply(shipped())
+        api.apply(shipped(overlay))
         lab = Lab(api, **options)
         keeping = asyncio.create_task(lab.keep())
         try:

@@ -335,3 +335,21 @@ async def test_a_pod_of_its_own_is_a_job_and_a_kind_nobody_knows_is_one_too(lab:
     assert (lab.cr(odd) or {})["metadata"]["ownerReferences"] == [
         {**{key: value for key, value in reference(made).items() if key != "controller"}, "blockOwnerDeletion": False}
     ]
+
+
+@played(overlay="namespaces", namespaces=("ml",))
+async def test_an_operator_for_chosen_namespaces_serves_those_with_rights_in_no_other(lab: Lab) -> None:
+    lab.api.put(LABELLED)
+    lab.api.make({**LABELLED, "metadata": {**LABELLED["metadata"], "name": "research"}})
+    job, other = lab.job("llama"), lab.job("bert", namespace="research")
+    operator = await lab.operate()
+    await ready(lab, job)
+    late = lab.job("late")
+    await lab.until(lambda: lab.phase(late) == "Ready")
+    await lab.until(lambda: lab.api.find("configmaps", "ml", "sameshot-hook"))
+    lab.delete(late)
+    await lab.until(lambda: not lab.left(late))
+    assert lab.cr(other) is None
+    assert lab.api.find("configmaps", "research", "sameshot-hook") is None
+    assert not [each for each in lab.api.log if each.user == OPERATOR and each.status == 403]
+    assert operator.watching.restarts == 0
