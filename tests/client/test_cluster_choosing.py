@@ -138,7 +138,7 @@ FINE = Condition("CertificateReady", "True", "Issued", "")
         (cr("a", phase=FAILED, conditions=(IMAGE,)), Armed.UNKNOWN, Unreachable, False, "can't be made .*such image"),
         (None, Armed.YES, Unreachable, True, "the operator does not run"),
         (None, Armed.NO, NoSuchJob, False, "sameshot arm.*sameshot status -n ml"),
-        (None, Armed.UNKNOWN, NoSuchJob, False, "may not be listed"),
+        (None, Armed.UNKNOWN, NoSuchJob, True, "may not be listed"),
     ],
 )  # fmt: skip
 def test_what_stands_in_the_way_is_said_in_words(
@@ -148,7 +148,9 @@ def test_what_stands_in_the_way_is_said_in_words(
     assert type(error) is kind
     with pytest.raises(kind, match=said):
         raise error
-    assert may_come(error, found, armed) is comes
+    assert may_come(error, found, armed, parse("kube:ml/a")) is comes
+    if found is None:
+        assert not may_come(error, found, armed, parse("kube:ml/a?attempt=0"))  # that was there, and is gone
     if found is not None and FINE in found.status.conditions:
         assert "CertificateReady" not in str(error)  # what is well is no reason
 

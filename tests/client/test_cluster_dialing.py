@@ -269,6 +269,15 @@ def test_a_job_whose_pods_are_armed_is_waited_for_before_anybody_made_it_a_coord
     assert time.monotonic() - began < 5  # what nobody knows of is not waited for that long
 
 
+def test_who_may_not_list_pods_waits_as_long_as_the_address_says(cluster: Dialled, quick: None) -> None:
+    """Its coordinator may be about to be made: nothing says that it is not."""
+    began = time.monotonic()
+    with pytest.raises(NoSuchJob, match="may not be listed"):
+        cluster.in_pod("blind").dial("kube:ml/unheard-of?wait=700ms")
+    assert time.monotonic() - began > 0.65
+    assert described(cluster.in_pod("blind"), "kube:ml/late", say=lambda _: cluster.job_once("late")).name == "late"
+
+
 @pytest.mark.parametrize("wait", ["0s", "300ms"])
 def test_waiting_ends_with_the_conditions_in_words(cluster: Dialled, quick: None, wait: str) -> None:
     job = cluster.job(f"stuck-{wait}", phase=Phase.PENDING)

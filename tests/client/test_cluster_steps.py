@@ -61,6 +61,7 @@ async def running(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     async with Cluster(folder) as cluster:
         steps = Steps(cluster, Dialled(cluster.api, folder))
         monkeypatch.setattr(dialing, "DIALER", steps.client.in_pod("runner"))
+        steps.client.grant_pods("runner")
         job = steps.job = cluster.job("llama")
         await cluster.node("a", [0, 1], job, 2)
         timings = msgspec.structs.replace(QUICK, freeze_s=0.5)

@@ -99,10 +99,11 @@ def why_not(found: CaptureCoordinator | None, wanted: KubeAddress, armed: Armed)
     )
 
 
-def may_come(error: SameshotError, found: CaptureCoordinator | None, armed: Armed) -> bool:
-    """Whether waiting is of use, after `why_not`. A job that nobody knows of is only waited for shortly."""
+def may_come(error: SameshotError, found: CaptureCoordinator | None, armed: Armed, wanted: KubeAddress) -> bool:
+    """Whether waiting is of use, after `why_not`. A job that nobody knows of is only waited for shortly: one without
+    armed pods, or an attempt that somebody saw before and that is gone."""
     if found is None:
-        return armed is Armed.YES
+        return armed is not Armed.NO and wanted.attempt is None
     return isinstance(error, Unreachable) and found.status.phase is not Phase.FAILED
 
 

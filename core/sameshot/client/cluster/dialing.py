@@ -239,7 +239,7 @@ class Dialer:
                     return found
                 armed = lookup.armed(access, wanted) if found is None else Armed.UNKNOWN
                 error, limit = why_not(found, wanted, armed), wait_s
-                if not may_come(error, found, armed):
+                if not may_come(error, found, armed, wanted):
                     limit = min(wait_s, UNHEARD_OF_S) if found is None else 0.0
                 now = progress(found, wanted)
             except Unreachable as away:
