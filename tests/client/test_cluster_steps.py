@@ -105,6 +105,7 @@ async def test_a_capture_is_found_again_as_the_accounts_own_even_when_its_coordi
             await begin(steps.request("k2"))
         assert "SAMESHOT_ARCHIVE" not in str(refused.value)  # it was looked up
         steps.client.api.delete("capturecoordinators.sameshot.dev", "ml", names.coordinator_of(steps.job))
+        steps.client.api.delete("pods", "ml", "llama-a", gracePeriodSeconds=0)
         assert (await begin(this)).capture_id == view.capture_id  # a pinned request says which job it means
         monkeypatch.setattr(dialing, "DIALER", steps.client.in_pod("another"))
         assert await kept(steps.request("k1", uid=this.uid)) is None  # a key is its account's own
