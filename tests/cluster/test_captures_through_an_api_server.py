@@ -133,6 +133,31 @@ def test_a_step_s_pod_captures_with_its_own_account_and_is_that_caller(job: Trai
         assert json.loads(out.read_bytes())["was_over"]
 
 
+def test_processes_that_capture_as_one_account_are_one_caller(job: Training, tmp_path: Path) -> None:
+    """As Airflow's workers and triggerer: each finds the coordinator by itself, and asks a token of the shared one."""
+    cluster, where = job.coordinator.cluster, job.job.namespace
+    with cluster.scope() as inner:
+        engine = inner.namespace("airflow")
+        for name in ("worker", "triggerer"):
+            inner.account(engine, name)
+        apply(inner, rights("shared", engine, callers=["worker", "triggerer"], jobs_in=[where]))
+        inner.until_captures(where, who=f"system:serviceaccount:{engine}:shared")
+        address, key = f"kube:{where}/{job.job.name}?service-account={engine}/shared", uuid.uuid4().hex
+        found = []
+        for name in ("worker", "triggerer"):
+            out = tmp_path / f"{name}.json"
+            asked = ("capture", "--address", address, "--key", key, "--duration", "1s", "--result", str(out))
+            done = step(own_environment() | inner.as_pod(engine, name), *asked)
+            assert done.returncode == 0, done.stderr
+            found.append(json.loads(out.read_bytes())["capture_id"])
+        assert found[0] == found[1], "the request key of one is the other's, too"
+        alone = step(
+            own_environment() | inner.as_pod(engine, "worker"), "capture", "--address", address.partition("?")[0],
+            "--key", key,
+        )  # fmt: skip
+        assert alone.returncode == 77, "by itself it may not capture"
+
+
 def test_a_pod_without_rights_is_denied_and_told_what_it_takes(job: Training) -> None:
     cluster = job.coordinator.cluster
     with cluster.scope() as inner:
@@ -162,7 +187,19 @@ def test_a_coordinator_s_pod_is_reached_by_the_server_s_port_forward(job: Traini
             path = path_of(where, names.coordinator_of(served), status=True)
             inner.api.patch(path, {"status": {"pod": {**place, "port": port}, "endpoint": f"{NOWHERE}:1"}})
             inner.stack.callback(inner.api.patch, path, {"status": {"pod": None, "endpoint": found.address}})
-        with connect(address_of(job, served.name, route="port-forward", uid=served.uid)) as client:
+        # Somebody with `edit` where the job is, and a way to coordinators: no more.
+        person = inner.account(inner.namespace("people"), "lena")
+        inner.bind(where, "edit", person)
+        inner.bind(names.COORDINATORS_NAMESPACE, "sameshot-connect", person, kind="Role")
+        _, _, home, _ = person.split(":")
+        token = "serviceaccounts/token"
+        inner.until(lambda: inner.may(person, "create", token, namespace=where, name="sameshot"), "it is in force")
+        inner.until(
+            lambda: inner.may(person, "create", "pods/portforward", namespace=names.COORDINATORS_NAMESPACE),
+            "it is in force",
+        )
+        mine = str(inner.kubeconfig_of(home, "lena"))
+        with connect(address_of(job, served.name, route="port-forward", uid=served.uid, kubeconfig=mine)) as client:
             told = client.describe()
             assert (told.job, told.caller) == (served, f"system:serviceaccount:{where}:{names.CALLERS_ACCOUNT}")
             view = client.wait(client.start_capture(request("x").spec).capture_id, timeout_s=120)

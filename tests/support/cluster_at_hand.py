@@ -9,6 +9,7 @@ together.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 import uuid
@@ -161,6 +162,17 @@ class Cluster:
         token = str(self.token_file(namespace, account))
         return {"SAMESHOT_API_SERVER": self.api.url, "SAMESHOT_API_TOKEN_FILE": token, **ca}
 
+    def kubeconfig_of(self, namespace: str, account: str) -> Path:
+        """Of somebody who is not the cluster's administrator: an account stands for a person."""
+        ca = {} if self.ca_file is None else {"certificate-authority": str(self.ca_file)}
+        cluster = {"name": "c", "cluster": {"server": self.api.url, **ca}}
+        user = {"name": "u", "user": {"token": self.token(namespace, account)}}
+        context = {"name": "x", "context": {"cluster": "c", "user": "u"}}
+        config = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
+        path = self.folder / f"kubeconfig-{uuid.uuid4().hex[:8]}"
+        path.write_text(json.dumps({**config, "clusters": [cluster], "users": [user], "contexts": [context]}))
+        return path
+
     @property
     def ca_file(self) -> Path | None:
         return None if self.api.ca_file is None else Path(self.api.ca_file)
@@ -183,8 +195,8 @@ class Cluster:
             self.api.call("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", body).thing["status"]["allowed"]
         )
 
-    def bind(self, namespace: str, role: str, *users: str) -> None:
-        """A ClusterRole to users or ServiceAccounts (`system:serviceaccount:…`) in one namespace."""
+    def bind(self, namespace: str, role: str, *users: str, kind: str = "ClusterRole") -> None:
+        """A ClusterRole (or a Role there) to users or ServiceAccounts (`system:serviceaccount:…`) in one namespace."""
         group = "rbac.authorization.k8s.io"
         subjects: list[Json] = []
         for user in users:
@@ -198,14 +210,14 @@ class Cluster:
                 "apiVersion": f"{group}/v1",
                 "kind": "RoleBinding",
                 "metadata": {"name": f"test-{uuid.uuid4().hex[:8]}", "namespace": namespace},
-                "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+                "roleRef": {"apiGroup": group, "kind": kind, "name": role},
                 "subjects": subjects,
             }
         )
 
-    def until_captures(self, namespace: str, account: str = "sameshot") -> None:
-        """A right is in force a moment after it was given."""
-        who = f"system:serviceaccount:{namespace}:{account}"
+    def until_captures(self, namespace: str, account: str = "sameshot", *, who: str = "") -> None:
+        """A right is in force a moment after it was given. `who`: other than an account of that namespace."""
+        who = who or f"system:serviceaccount:{namespace}:{account}"
         about = {"namespace": namespace, "name": "any"}
         self.until(lambda: self.may(who, "get", "captures.sameshot.dev", **about), f"{who} may look at captures")
 
