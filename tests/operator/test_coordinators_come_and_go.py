@@ -7,11 +7,12 @@ import itertools
 
 import msgspec
 import pytest
-from operator_lab import KINDS, QUICK, Lab, Scripted, played, shipped
+from operator_lab import KINDS, OPERATOR, QUICK, Lab, Scripted, played, shipped
 
 from sameshot.kube import names
 from sameshot.model import JobRef
 from sameshot.operator.config import Timings
+from sameshot.operator.run import Operator
 
 FINISHED, SUPERSEDED, REPLACED = 1, 2, 3
 JOBSET_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
@@ -323,3 +324,22 @@ async def test_an_operator_that_is_installed_before_its_kinds_waits_for_them(lab
     cr = (lab.cr(job) or {})["metadata"]["uid"]
     lab.api.delete("capturecoordinators.sameshot.dev", "ml", lab.name(job))
     await lab.until(lambda: (lab.cr(job) or {"metadata": {"uid": cr}})["metadata"]["uid"] != cr)
+
+
+@pytest.mark.full
+@played()
+async def test_a_renewed_token_is_taken_before_the_old_one_is_refused(lab: Lab) -> None:
+    reach = lab.access()
+    assert reach.token_file is not None
+    reach.token_file.write_text(lab.api.token_for(OPERATOR, lasts_s=3))
+    lab.operator = Operator(lab.config(), reach)
+    await lab.operator.start()
+    job = lab.job("llama")
+    await ready(lab, job)
+    reach.token_file.write_text(lab.api.token_for(OPERATOR, lasts_s=600))
+    await asyncio.sleep(3.5)
+    lab.api.drop_watches()
+    later = lab.job("bert")
+    await lab.until(lambda: lab.phase(later) == "Ready")
+    assert lab.operator.watching.restarts == 0
+    assert not [each for each in lab.api.log if each.status == 401]

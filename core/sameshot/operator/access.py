@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import time
@@ -14,11 +15,15 @@ import msgspec
 from sameshot.arm.values import inside
 from sameshot.errors import Unreachable, UsageError
 from sameshot.kube.api import ACCOUNT, TROUBLES, ApiError, KubeApi
+from sameshot.kube.reviews import expires_in
 from sameshot.operator.config import OperatorConfig
 
 log = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 2.0
+
+RENEWED_AFTER = 0.9  # of what a token has left; kubelets renew at 0.8 of its life
+LONGEST_S = 3000.0  # by then there is another one, also where servers let tokens of an hour live for a year
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -34,7 +39,12 @@ class Access(msgspec.Struct, frozen=True):
     def login(self) -> kopf.ConnectionInfo:
         token = None if self.token_file is None else self.token_file.read_text().strip()
         ca = None if self.ca_file is None else str(self.ca_file)
-        return kopf.ConnectionInfo(server=self.server, ca_path=ca, scheme="Bearer", token=token)
+        # Before it ends the kubelet has put another one into the file: nothing need be refused first.
+        left_s = min(RENEWED_AFTER * expires_in(token or ""), LONGEST_S)
+        ends = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=left_s)
+        return kopf.ConnectionInfo(
+            server=self.server, ca_path=ca, scheme="Bearer", token=token, expiration=ends if left_s else None
+        )
 
 
 def access(config: OperatorConfig, environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Access:
