@@ -14,6 +14,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from sameshot.local.services import sameshot_argv
 from sameshot.model import JobRef
 from sameshot.steps.capture import capture
 from sameshot.steps.jobs import find_jobs
-from sameshot.steps.request import CaptureRequest
+from sameshot.steps.request import Action, CaptureRequest
 from sameshot.steps.rights import rights
 
 Json = dict[str, Any]
@@ -84,6 +85,19 @@ def test_jobs_of_a_namespace_are_found_with_the_labels_of_the_job_s_own_object(j
 def test_a_job_that_is_not_there_is_said_so_within_seconds(job: Training) -> None:
     with pytest.raises(NoSuchJob):
         connect(address_of(job, "nobody", wait="0s")).describe()
+
+
+def test_who_waits_for_a_job_waits_for_its_coordinator_too(job: Training) -> None:
+    """Nobody knows of the job at first; then its pod is there, and later its coordinator."""
+    said: list[str] = []
+    asked = request(address_of(job, "later", wait="0s"), if_unavailable=Action.WAIT)  # no wait but the request's own
+    with job.coordinator.cluster.scope() as inner, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(capture, asked, said.append)
+        inner.until(lambda: said, "it says what it waits for")
+        with training(inner, job.job.namespace, "later"):
+            result = waiting.result(60)
+    assert (result.outcome, result.archived) == ("SUCCEEDED", 2)
+    assert said[0].startswith("waiting: No job later"), said
 
 
 def test_who_only_views_sees_and_starts_nothing(job: Training) -> None:
