@@ -193,7 +193,7 @@ async def test_a_role_binding_to_another_role_is_made_anew(lab: Lab) -> None:
 
 
 @played()
-async def test_a_captured_coordinator_object_is_made_again_and_its_pod_stays(lab: Lab) -> None:
+async def test_a_coordinator_object_deleted_by_hand_is_made_again_and_its_pod_stays(lab: Lab) -> None:
     job = lab.job("llama")
     await lab.operate()
     await ready(lab, job)

@@ -19,7 +19,7 @@ from sameshot.arm.values import Json, copied, inside
 from sameshot.kube import names
 from sameshot.kube.api import MERGE_PATCH, Api, ApiError
 from sameshot.operator.armed import ArmedPods, InThread
-from sameshot.operator.objects import differs
+from sameshot.operator.mending import differs
 from sameshot.operator.rights import CRD
 from sameshot.operator.seen import Seen
 from sameshot.operator.sources import Source

@@ -22,6 +22,7 @@ from sameshot.operator.config import OperatorConfig
 from sameshot.operator.decide import Do, Heard, Step, Why, World, decide
 from sameshot.operator.jobs import Looked, look
 from sameshot.operator.known import Known, coordinator_in
+from sameshot.operator.mending import to_mend
 from sameshot.operator.notes import JobNotes, Notes
 from sameshot.operator.objects import Kind
 from sameshot.operator.seen import Seen
@@ -215,7 +216,7 @@ class Keeper:
             if have is None:
                 await self._writing.create(kind, want)
                 continue
-            patch = objects.to_mend(kind, want, have)
+            patch = to_mend(kind, want, have)
             if patch == {}:
                 await self._remove(kind, job)
                 await self._writing.create(kind, want)

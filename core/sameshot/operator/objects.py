@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from sameshot.arm import labels
-from sameshot.arm.values import Json, copied, inside
+from sameshot.arm.values import Json, inside
 from sameshot.coordinator.configfile import AGENT_TOKEN, FOLDER, ClusterConfig
 from sameshot.kube import names
 from sameshot.kube.api import ApiError
@@ -54,10 +54,6 @@ _PLURALS = {
     Kind.SERVICE: ("/api/v1", "services"),
     Kind.POD: ("/api/v1", "pods"),
 }
-_FIXED = {Kind.BINDING: "roleRef", Kind.SECRET: "type"}
-"""What the API server lets nobody change: where it differs the object is made anew."""
-_WHOLE = (("data",), ("spec", "selector"))
-"""Maps in which nobody else has anything to add."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -320,39 +316,6 @@ def is_current(have: Json, want: Json) -> bool:
         return containers[0].get("image")
 
     return made_from(have) == made_from(want) and image(have) == image(want)
-
-
-def differs(want: Any, have: Any) -> bool:
-    """Whether something of what we want is otherwise; what the API server and others added does not count."""
-    if isinstance(want, dict):
-        return not isinstance(have, dict) or any(differs(value, have.get(key)) for key, value in want.items())
-    if isinstance(want, list):
-        return (
-            not isinstance(have, list)
-            or len(want) != len(have)
-            or any(differs(one, other) for one, other in zip(want, have, strict=True))
-        )
-    return bool(want != have)
-
-
-def to_mend(kind: Kind, want: Json, have: Json) -> Json | None:
-    """A merge patch that makes `have` what we want; None: it is. `{}`: it can't be changed and is to be made anew."""
-    fixed = _FIXED.get(kind)
-    if fixed is not None and differs(want[fixed], have.get(fixed)):
-        return {}
-    if kind is Kind.POD:  # all but labels is the template's, and a pod is replaced for that
-        want = {"metadata": {"labels": want["metadata"]["labels"]}}
-    want = {key: value for key, value in want.items() if key not in ("apiVersion", "kind")}  # lists leave them out
-    strange = {where: set(inside(have, *where)) - set(inside(want, *where)) for where in _WHOLE if inside(want, *where)}
-    if not any(strange.values()) and not differs(want, have):
-        return None
-    patch: Json = copied({key: value for key, value in want.items() if key != fixed})
-    for where, keys in strange.items():
-        holder = patch
-        for each in where:
-            holder = holder[each]
-        holder.update(dict.fromkeys(keys))
-    return patch
 
 
 def job_of(thing: Json) -> tuple[str, str, int | None] | None:

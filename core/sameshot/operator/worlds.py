@@ -20,6 +20,7 @@ from sameshot.operator.conditions import REACHABLE, Facts, retired
 from sameshot.operator.config import OperatorConfig, Reach
 from sameshot.operator.decide import Coordinator, End, PodNow, Why, World, closing
 from sameshot.operator.known import Known
+from sameshot.operator.mending import to_mend
 from sameshot.operator.notes import JobNotes, Notes
 from sameshot.operator.objects import Attempt, Kind
 from sameshot.operator.policies import Effective, effective
@@ -150,9 +151,9 @@ class Worlds:
                 if kind is not Kind.POD:
                     wrong.add(kind)
             elif kind is Kind.SECRET:
-                if not self.serves(have, job) or objects.to_mend(kind, {**want, "data": have.get("data", {})}, have):
+                if not self.serves(have, job) or to_mend(kind, {**want, "data": have.get("data", {})}, have):
                     wrong.add(kind)
-            elif objects.to_mend(kind, want, have) is not None:
+            elif to_mend(kind, want, have) is not None:
                 wrong.add(kind)
         return pod is None or objects.is_current(pod, wants[Kind.POD]), frozenset(wrong)
 

@@ -10,6 +10,7 @@ from sameshot.arm.values import Json, inside
 from sameshot.kube.api import MERGE_PATCH, Api, ApiError
 from sameshot.operator import objects
 from sameshot.operator.armed import InThread
+from sameshot.operator.mending import to_mend
 from sameshot.operator.objects import Kind
 from sameshot.operator.seen import Seen, place_of
 from sameshot.operator.sources import CHILDREN
@@ -32,7 +33,7 @@ class Writing:
                 raise
             # It is there, and was not seen: it lost its labels, or is seen in a moment, or is being deleted.
             marks = {"metadata": {"labels": want["metadata"]["labels"]}}
-            await self.patch(kind, want, marks if kind is Kind.POD else objects.to_mend(kind, want, {}) or marks)
+            await self.patch(kind, want, marks if kind is Kind.POD else to_mend(kind, want, {}) or marks)
             return
         log.info("%s %s/%s made", kind.value, namespace, name)
         self._seen.put(CHILDREN[kind], made)
