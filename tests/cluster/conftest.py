@@ -67,8 +67,27 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def sameshot(cluster: Cluster) -> Iterator[Cluster]:
     """The same with all that is shipped, but no part running."""
+    before = ours(cluster)
     with installed(cluster) as made:
         yield made
+    left = sorted(ours(cluster) - before)
+    assert not left, f"these tests left behind {left}"
+
+
+def ours(cluster: Cluster) -> set[str]:
+    """What of the whole cluster has our name and is not about to go."""
+    rbac, admission = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
+    everywhere = [
+        "/api/v1/namespaces", "/api/v1/nodes", f"{rbac}/clusterroles", f"{rbac}/clusterrolebindings",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", "/apis/scheduling.k8s.io/v1/priorityclasses",
+        f"{admission}/mutatingwebhookconfigurations",
+    ]  # fmt: skip
+    found = [(path, each["metadata"]) for path in everywhere for each in cluster.items(path)]
+    return {
+        f"{path}/{meta['name']}"
+        for path, meta in found
+        if "sameshot" in meta["name"] and "deletionTimestamp" not in meta
+    }
 
 
 @pytest.fixture
