@@ -85,9 +85,10 @@ def test_operator_and_api_server_away_in_mid_capture_cost_nothing(training: Any)
     chain, lab = training, training.lab
     operator = lab.pod(names.SYSTEM_NAMESPACE, OPERATOR)
     restarts, known = operator.restarts, manifests(chain.store)
-    command = ("capture", "-n", "ml", "--job", "train", "--key", "outage", "--start-in", "6s", "--duration", "3s",
+    key = f"outage-{time.time_ns()}"
+    command = ("capture", "-n", "ml", "--job", "train", "--key", key, "--start-in", "6s", "--duration", "3s",
                "--warmup", "0s", "--activities", "cpu", "--wait")  # fmt: skip
-    within = pod_that_asks(lab, *command)
+    within = pod_that_asks(lab, key, *command)
     with lab.started(*command, kubeconfig=chain.kubeconfig, PYTHONUNBUFFERED="1", **chain.environment) as person:
         assert person.stdout is not None
         first = person.stdout.readline()
@@ -114,7 +115,7 @@ def test_operator_and_api_server_away_in_mid_capture_cost_nothing(training: Any)
     assert chain.ready()["status"]["pod"]
 
 
-def pod_that_asks(lab: ClusterLab, *command: str) -> PodProcess:
+def pod_that_asks(lab: ClusterLab, name: str, *command: str) -> PodProcess:
     """A pod in the job's namespace that may capture, as deploy/namespace allows its account."""
     container = {"name": "main", "image": "x", "command": ["sameshot"], "args": list(command)}
     spec = {
@@ -123,9 +124,9 @@ def pod_that_asks(lab: ClusterLab, *command: str) -> PodProcess:
         "automountServiceAccountToken": True,
         "containers": [container | {"env": [{"name": "PYTHONUNBUFFERED", "value": "1"}]}],
     }
-    meta = {"name": "asks", "namespace": "ml", "labels": {"app": "asks"}}
+    meta = {"name": name, "namespace": "ml", "labels": {"app": name}}
     lab.api.make({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
-    return lab.pod("ml", "app=asks")
+    return lab.pod("ml", f"app={name}")
 
 
 def phase(lab: ClusterLab, pod: PodProcess) -> str:
