@@ -19,12 +19,14 @@ def bar(what: str) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from sameshot.cli.shown import shown
+
     screen = Console(stderr=True)
     progress = Progress(
         TextColumn(what),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
         console=screen,
         transient=True,
@@ -32,4 +34,4 @@ def bar(what: str) -> Iterator[Advance]:
     )
     with progress:
         task = progress.add_task("", total=None)
-        yield lambda done, of, last: progress.update(task, completed=done, total=of, description=last)
+        yield lambda done, of, last: progress.update(task, completed=done, total=of, description=shown(last))

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sameshot.cli import tables
 from sameshot.cli.options import CaptureArgument, KeyOption, Output, OutputOption, print_json
 from sameshot.cli.tables import console, table
-from sameshot.cli.telling import program
+from sameshot.cli.telling import program, say
 from sameshot.cli.where import Where, at_job, dial
 from sameshot.errors import SameshotError, UsageError
 
@@ -73,7 +74,7 @@ def capture(
         if wait:
             view = _wait_or_cancel(client, view, output, where)
         elif output is Output.TABLE:
-            typer.echo(f"capture {view.capture_id} is {view.state.value}; see: {_watch(where, view.capture_id)}")
+            tables.say(f"capture {view.capture_id} is {view.state.value}; see: {_watch(where, view.capture_id)}")
     if output is Output.JSON:
         print_json(view)
     elif wait:
@@ -121,7 +122,7 @@ def cancel(
     if output is Output.JSON:
         print_json(view)
     else:
-        typer.echo(
+        tables.say(
             f"capture {view.capture_id} is {view.state.value}" + (f": {view.withdrawn}" if view.withdrawn else "")
         )
 
@@ -157,8 +158,9 @@ def _wait_or_cancel(client: Client, view: CaptureView, output: Output, where: Wh
     try:
         return _last(follow(client.follow(view.capture_id), console(quiet=output is Output.JSON)))
     except KeyboardInterrupt:
-        typer.secho("\ncancelling…", err=True, fg="yellow")
-        typer.secho(_cancelled(client, view.capture_id, where), err=True, fg="yellow")
+        say("")  # after the terminal's ^C
+        say("cancelling…", fg="yellow")
+        say(_cancelled(client, view.capture_id, where), fg="yellow")
         raise
 
 

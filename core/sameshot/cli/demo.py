@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sameshot.cli.options import milliseconds
-from sameshot.cli.tables import console
+from sameshot.cli.tables import console, plain
 from sameshot.errors import SameshotError, UsageError
 from sameshot.model import Activity, CaptureSpec
 from sameshot.profiler.daemon import BackendName
@@ -119,8 +119,6 @@ def _clear(out: Path) -> None:
 
 
 def _capture(local: LocalRun, spec: CaptureSpec, out: Path, screen: Console) -> Summary:
-    from rich.text import Text
-
     from sameshot.analysis import analyze, headline
     from sameshot.cli.progress import follow, print_result
     from sameshot.steps.verdict import exit_code
@@ -135,7 +133,7 @@ def _capture(local: LocalRun, spec: CaptureSpec, out: Path, screen: Console) -> 
     print_result(view, screen)
     summary = analyze(view.manifest_uri, out)
     for line in headline(summary):
-        screen.print(Text(f"  {line}", style="bold"), soft_wrap=True)
+        screen.print(plain(f"  {line}", "bold"), soft_wrap=True)
     return summary
 
 
@@ -161,6 +159,4 @@ def _hold(job: DemoJob, screen: Console) -> None:
 
 
 def _say(screen: Console, text: str) -> None:
-    from rich.text import Text
-
-    screen.print(Text(f"● {text}", style="cyan"), soft_wrap=True)
+    screen.print(plain(f"● {text}", "cyan"), soft_wrap=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from sameshot.cli.options import JobOption, Output, OutputOption, print_json
+from sameshot.cli.shown import shown
 from sameshot.cli.tables import console
 from sameshot.errors import NoSuchJob
 
@@ -43,12 +44,12 @@ def doctor(
         findings.append(finding)
         screen.print(
             Text.assemble(
-                (f"{finding.verdict.value:>8}", style[finding.verdict]), f"  {finding.check}: ", finding.detail
+                (f"{finding.verdict.value:>8}", style[finding.verdict]), shown(f"  {finding.check}: {finding.detail}")
             ),
             soft_wrap=True,
         )
         if finding.remedy:
-            screen.print(Text(f"{'':10}→ {finding.remedy}"), soft_wrap=True)
+            screen.print(f"{'':10}→ {finding.remedy}", soft_wrap=True)
     if output is Output.JSON:
         print_json(findings)
     raise typer.Exit(1 if any(finding.verdict is Verdict.PROBLEM for finding in findings) else 0)

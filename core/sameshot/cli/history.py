@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sameshot.cli import telling
 from sameshot.cli.options import Output, OutputOption, print_json
-from sameshot.cli.tables import console, say, table
+from sameshot.cli.tables import console, plain, say, table
 from sameshot.errors import UsageError
 from sameshot.lean import import_numpy
 
@@ -52,7 +53,7 @@ def history(
 
     found = read(results_uri, namespace, series)
     for warning in found.warnings:
-        typer.secho(f"note: {warning}", err=True, fg="yellow")
+        telling.say(f"note: {warning}", fg="yellow")
     ordered = sorted(found.rows, key=lambda row: (row.namespace, row.series, *row.key))
     groups = [(name, list(rows)) for name, rows in groupby(ordered, key=lambda row: (row.namespace, row.series))]
     if series is not None:
@@ -108,7 +109,7 @@ def _show_series(groups: _Groups, trends: list[Trend]) -> None:
         last = rows[-1]
         step = last.headline.step_time_ns
         listing.add_row(
-            _plain(namespace), _plain(series), str(len(rows)), when(last), "–" if step is None else ms(step), said.brief
+            plain(namespace), plain(series), str(len(rows)), when(last), "–" if step is None else ms(step), said.brief
         )
     console().print(listing)
 
@@ -129,14 +130,14 @@ def _show_rows(rows: list[HistoryRow], limit: int, said: Trend) -> None:
         here = broken is not None and row.capture_id == broken.first.capture_id
         listing.add_row(
             when(row),
-            _plain(row.capture_id),
+            plain(row.capture_id),
             row.outcome.value,
             f"{row.analysed_ranks}/{row.expected_ranks}",
             time(numbers.step_time_ns),
             time(numbers.step_spread_ns),
             time(numbers.waiting_ns),
-            _plain(numbers.late or "–"),
-            _plain((row.commit or "–")[:12]),
+            plain(numbers.late or "–"),
+            plain((row.commit or "–")[:12]),
             style=None if not here else "red" if broken is not None and broken.shift > 0 else "green",
         )
     console().print(listing)
@@ -156,10 +157,3 @@ def _write(path: Path, groups: _Groups, results_uri: str, warnings: tuple[str, .
     text = history_page(titled, where=results_uri, warnings=warnings)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace(path, text.encode())
-
-
-def _plain(text: str) -> Any:
-    """Names are anybody's text: no markup, and nothing that moves the cursor."""
-    from rich.text import Text
-
-    return Text("".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text))

@@ -52,7 +52,8 @@ def analyze_on_cluster(
     try:
         finished = follow(api, job, say)
     except KeyboardInterrupt:
-        say(f"\nJob {job.name} stays: {job.hints}", fg="yellow")
+        say("")  # after the terminal's ^C
+        say(f"Job {job.name} stays: {job.hints}", fg="yellow")
         raise
     if output is Output.JSON:
         print_json({"namespace": job.namespace, "job": job.name, "exit_code": finished.exit_code, **finished.result})

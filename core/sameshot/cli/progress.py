@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-import typer
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from sameshot.api.views import CaptureView
+from sameshot.cli.tables import plain
+from sameshot.cli.telling import say
 from sameshot.model import CaptureState, TargetFact, TargetState
 from sameshot.steps.verdict import had_targets
 
@@ -38,26 +39,26 @@ def _follow_lines(updates: Iterable[CaptureView], console: Console) -> CaptureVi
     before: dict[str, str] = {}
     for view in updates:
         if last is None or (last.state, last.note) != (view.state, view.note):
-            console.print(Text(_headline(view)), soft_wrap=True)
+            console.print(plain(_headline(view)), soft_wrap=True)
         for target in view.targets:
             line = f"  {_who(target)}: {target.state.name}{_why(target)}"
             if before.get(target.target_id) != line:
                 before[target.target_id] = line
-                console.print(Text(line), soft_wrap=True)
+                console.print(plain(line), soft_wrap=True)
         last = view
     return last
 
 
 def _table(view: CaptureView) -> Table:
-    table = Table(title=_headline(view), title_justify="left", expand=False, pad_edge=False)
+    table = Table(title=plain(_headline(view)), title_justify="left", expand=False, pad_edge=False)
     for head in _HEADS:
         table.add_column(head, no_wrap=head != "", justify="right" if head == "rank" else "left")
     for target in view.targets:
         table.add_row(
             "?" if target.identity.rank is None else str(target.identity.rank),
-            target.target_id,
+            plain(target.target_id),
             *_marks(target),
-            Text(_why(target).lstrip(": "), style="red" if target.failure else "dim"),
+            plain(_why(target).lstrip(": "), "red" if target.failure else "dim"),
         )
     return table
 
@@ -103,24 +104,23 @@ def _why(target: TargetFact) -> str:
 def print_result(view: CaptureView, console: Console) -> None:
     """What a finished capture left, and what to do with it."""
     if view.published and view.archived:
-        console.print(Text(f"manifest: {view.manifest_uri}"), soft_wrap=True)
+        console.print(plain(f"manifest: {view.manifest_uri}"), soft_wrap=True)
         if view.common_window_ns is not None:
             share = view.common_window_ns / 1e6 / view.spec.duration_ms
-            console.print(Text(f"window common to all ranks: {view.common_window_ns / 1e6:.0f} ms ({share:.0%})"))
-        console.print(Text(f"next: sameshot analyze {view.manifest_uri} --out report"), soft_wrap=True)
+            console.print(plain(f"window common to all ranks: {view.common_window_ns / 1e6:.0f} ms ({share:.0%})"))
+        console.print(plain(f"next: sameshot analyze {view.manifest_uri} --out report"), soft_wrap=True)
     elif view.published:
-        console.print(Text(f"the record of this capture: {view.manifest_uri}"), soft_wrap=True)
+        console.print(plain(f"the record of this capture: {view.manifest_uri}"), soft_wrap=True)
     elif view.state is CaptureState.UNKNOWN:
-        typer.secho(f"capture {view.capture_id} is not known to this coordinator nor to the archive", err=True)
+        say(f"capture {view.capture_id} is not known to this coordinator nor to the archive")
     elif view.state.terminal and not had_targets(view):
         if view.note:
-            typer.secho(f"nothing was captured: {view.note}", err=True, fg="yellow")
+            say(f"nothing was captured: {view.note}", fg="yellow")
     elif view.state.terminal:
-        typer.secho(
+        say(
             f"the manifest could not be published yet: {view.note or 'no agent answers'}; the coordinator keeps "
             f"trying, ask again with: sameshot watch {view.capture_id}",
-            err=True,
             fg="yellow",
         )
     if view.withdrawn:
-        console.print(Text(f"cancelled: {view.withdrawn}"), soft_wrap=True)
+        console.print(plain(f"cancelled: {view.withdrawn}"), soft_wrap=True)

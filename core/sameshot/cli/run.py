@@ -16,6 +16,7 @@ import msgspec
 import typer
 
 from sameshot.cli.options import pairs
+from sameshot.cli.telling import say
 from sameshot.errors import UsageError
 from sameshot.model import CapturePolicy
 from sameshot.profiler.daemon import BackendName
@@ -94,7 +95,7 @@ def run(
 
 
 def _warn(text: str) -> None:
-    typer.secho(f"sameshot: {text}", err=True, fg="yellow")
+    say(f"sameshot: {text}", fg="yellow")
 
 
 def _train(local: LocalRun, command: list[str]) -> int:
@@ -106,9 +107,8 @@ def _train(local: LocalRun, command: list[str]) -> int:
         child = subprocess.Popen(command, env=environment)
     except OSError as error:
         raise UsageError(f"{shlex.join(command)} can't be started: {error.strerror}.") from None
-    typer.secho(
+    say(
         f"sameshot: job {local.setup.name} is armed; capture it with: sameshot capture --job {local.setup.name} --wait",
-        err=True,
         fg="cyan",
     )
     with _signals_to(child):

@@ -99,10 +99,12 @@ def _show(seen: Seen, findings: list[Finding], screen: Console) -> None:
         screen.print(f"not looked at: {unread.what}; you may not read that", style="yellow")
     for each in findings:
         style = "red" if each.severity.value == "problem" else "yellow"
-        screen.print(f"\n{each.severity.value}: {each.wrong}", style=style, markup=False)
-        screen.print(f"  {each.mend}", markup=False)
+        screen.print()
+        screen.print(f"{each.severity.value}: {each.wrong}", style=style)
+        screen.print(f"  {each.mend}")
     if not findings:
-        screen.print("\nnothing is wrong, as far as can be seen", style="green")
+        screen.print()
+        screen.print("nothing is wrong, as far as can be seen", style="green")
 
 
 def _number(value: int | None) -> str:

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import typer
 
+from sameshot.cli.shown import shown
+
 if TYPE_CHECKING:  # 0.04 s of CPU: only whoever draws pays for it
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 # Piped output has no width of its own; ids and URIs must come through whole.
 PIPED_WIDTH = 240
 
-# What would ring, delete or overwrite on a terminal; names in traces are anybody's. The same that rich leaves out.
-_CONTROLS = re.compile("[\x07\x08\x0b\x0c\r]")
-
 
 def say(line: str) -> None:
-    """One line on standard output, of any length and whole."""
-    typer.echo(_CONTROLS.sub("", line))
+    """One line on standard output, of any length and whole, as `shown`."""
+    typer.echo(shown(line))
 
 
 def console(*, quiet: bool = False) -> Console:
-    from rich.console import Console
+    """Texts that it is given are printed as they are, `shown`; those of `rich` itself (`Text`) are made by `plain`."""
+    from sameshot.cli.screen import Screen
 
-    made = Console(quiet=quiet)
-    return made if made.is_terminal else Console(quiet=quiet, width=PIPED_WIDTH)
+    made = Screen(quiet=quiet)
+    return made if made.is_terminal else Screen(quiet=quiet, width=PIPED_WIDTH)
+
+
+def plain(text: str, style: str = "") -> Text:
+    """Of a style of its own, and without markup and control characters on any screen."""
+    from rich.text import Text
+
+    return Text(shown(text), style=style)
 
 
 def table(*columns: str, whole: tuple[str, ...] = ()) -> Table:

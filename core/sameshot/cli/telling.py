@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from sameshot.cli.shown import lines
 from sameshot.errors import SameshotError
 
 # What only some commands need; a plain install can talk to a coordinator without them.
@@ -40,11 +41,11 @@ def as_called(words: str) -> str:
     return words.replace("`sameshot ", f"`{program()} ")
 
 
-def say(line: str, **style: Any) -> None:
-    """A line on standard error, at once. Where nobody reads that any more, whoever says it goes on all the same: the
-    exit code, and a step's result file, say how it ended."""
+def say(words: str, **style: Any) -> None:
+    """Words on standard error, at once, as `shown.lines` has them. Where nobody reads that any more, whoever says it
+    goes on all the same: the exit code, and a step's result file, say how it ended."""
     with contextlib.suppress(OSError):
-        typer.secho(line, err=True, **style)
+        typer.secho(lines(words), err=True, **style)
 
 
 def expected(error: BaseException) -> tuple[int, str] | None:
