@@ -159,8 +159,13 @@ async def test_a_clients_token_is_worth_nothing_to_whoever_receives_it(tmp_path:
         token = cluster.api.token_for(user, audience=names.audience_of(job))
         async with cluster.coordinator(job):
             assert await tried(cluster.endpoint(job, token), Call.LIST) == LET_IN
-        async with cluster.coordinator(other):
-            assert await tried(cluster.endpoint(other, token), Call.LIST) == "Denied"
+        forged = cluster.job("llama", "nlp", job.uid)  # as the maker of a pod there stated its owner
+        cluster.allow(user, "nlp", "sameshot-user")
+        for elsewhere in (other, forged):
+            async with cluster.coordinator(elsewhere):
+                assert await tried(cluster.endpoint(elsewhere, token), Call.LIST) == "Denied"
+                own = cluster.api.token_for(user, audience=names.audience_of(elsewhere))
+                assert await tried(cluster.endpoint(elsewhere, own), Call.LIST) == LET_IN
         to = Endpoint(agent.address, cluster.authority.pem, names.AGENT_HOST, lambda: token)
         async with aio_channel(to) as channel:
             with pytest.raises(grpc.RpcError) as caught:

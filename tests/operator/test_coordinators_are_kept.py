@@ -54,7 +54,7 @@ async def test_an_armed_job_gets_a_coordinator_and_then_nothing_is_asked_any_mor
     (token,) = lab.of(job).tokens
     claims = token.split(".")[1]
     said = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
-    assert (said["aud"], said["sub"]) == ([f"sameshot/{job.uid}"], OPERATOR)
+    assert (said["aud"], said["sub"]) == ([f"sameshot/{names.account_of(job)}"], OPERATOR)
 
     since = len(lab.api.log)
     await asyncio.sleep(1.0)

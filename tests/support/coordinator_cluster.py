@@ -194,10 +194,16 @@ class Cluster:
     def account(self, name: str, namespace: str = "ml", role: str | None = None) -> str:
         """A ServiceAccount that is bound to a ClusterRole there; its username."""
         self.api.put(_account(namespace, name))
+        username = names.username_of(namespace, name)
         if role is not None:
-            subject = {"kind": "ServiceAccount", "namespace": namespace, "name": name}
-            self.api.put(_binding(namespace, f"{name}-{role}", role, subject))
-        return names.username_of(namespace, name)
+            self.allow(username, namespace, role)
+        return username
+
+    def allow(self, username: str, namespace: str, role: str) -> None:
+        """Bind an account of whatever namespace to a ClusterRole in this one."""
+        home, name = username.split(":")[2:]
+        subject = {"kind": "ServiceAccount", "namespace": home, "name": name}
+        self.api.put(_binding(namespace, f"{name}-{role}", role, subject))
 
     def endpoint(self, job: JobRef, token: str | Callable[[], str]) -> Endpoint:
         return Endpoint(

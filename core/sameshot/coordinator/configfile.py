@@ -31,8 +31,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     read anew.
 
     **Whom it serves**
-    - `job`: namespace, name, uid, attempt. Its namespace is where pods are followed and rights are asked for; its uid
-      makes the audience of callers' tokens (`names.audience_of`).
+    - `job`: namespace, name, uid, attempt. Its namespace is where pods are followed and rights are asked for; both
+      it and its uid make the audience of callers' tokens (`names.audience_of`).
     - `archive`: where traces go, as the agents were told it; only read here. The credential is in the environment.
     - `series`: what makes runs of the same job comparable.
     - `backend`: what stands between agents and Kineto.

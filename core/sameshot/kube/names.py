@@ -77,8 +77,12 @@ def coordinator_host(job: JobRef, namespace: str = COORDINATORS_NAMESPACE) -> st
 
 
 def audience_of(job: JobRef) -> str:
-    """For whom a caller's token is meant: this job's coordinators, and nobody else."""
-    return f"sameshot/{job.uid}"
+    """For whom a caller's token is meant: this job's coordinators, and nobody else.
+
+    As their account, it binds the namespace, too: a uid alone would be that of any pod whose maker wrote it as its
+    owner's. Raises UsageError for a job that is not `usable`.
+    """
+    return f"sameshot/{account_of(job)}"
 
 
 def username_of(namespace: str, account: str) -> str:
