@@ -50,13 +50,19 @@ def test_the_command_keeps_coordinators_with_its_own_image_and_ends_when_told(tm
         ]  # fmt: skip
         environment = {**os.environ, "POD_NAME": own["name"], "POD_NAMESPACE": own["namespace"]}
         log = (tmp_path / "log").open("w")
+        api.away()
         process = subprocess.Popen(command, env=environment, stderr=log)
         try:
+            alive = f"http://127.0.0.1:{port}/healthz"
+            assert api.wait_for(lambda: fetched(alive)[0], within_s=60) == 200, "alive, whether an API server is or not"
+            assert fetched(f"http://127.0.0.1:{port}/readyz")[0] == 503
+            api.wait_for(lambda: "the image of its own pod can't be had yet" in (tmp_path / "log").read_text())
+            api.come_back()
             where = (names.COORDINATORS_NAMESPACE, names.coordinator_of(job))
             pod = api.wait_for(lambda: api.find("pods", *where), within_s=60)
             assert pod["spec"]["containers"][0]["image"] == "registry/sameshot:7"
             assert [each["name"] for each in pod["spec"]["containers"][0]["ports"]] == ["grpc", "metrics"]
-            assert fetched(f"http://127.0.0.1:{port}/healthz") == (200, "ok\n")
+            assert fetched(alive) == (200, "ok\n")
             assert fetched(f"http://127.0.0.1:{port}/readyz") == (200, "ok\n")
             status, text = fetched(f"http://127.0.0.1:{port}/metrics")
             assert status == 200

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -67,7 +66,6 @@ def operator(
 ) -> None:
     """Keep a coordinator for each attempt of each armed job."""
     from sameshot.errors import UsageError
-    from sameshot.operator.access import access, own_image
     from sameshot.operator.config import OperatorConfig, Reach, Timings
     from sameshot.operator.run import serve
 
@@ -92,4 +90,4 @@ def operator(
         pull_secrets=tuple(pull_secret or ()),
         timings=Timings(grace_s=milliseconds(grace) / 1000, sweep_s=milliseconds(sweep) / 1000),
     )
-    run_service(serve(own_image(config, access(config), os.environ)))
+    run_service(serve(config))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import logging
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,13 +12,9 @@ import msgspec
 
 from sameshot.arm.values import inside
 from sameshot.errors import Unreachable, UsageError
-from sameshot.kube.api import ACCOUNT, TROUBLES, ApiError, KubeApi
+from sameshot.kube.api import ACCOUNT, ApiError, KubeApi
 from sameshot.kube.reviews import expires_in
 from sameshot.operator.config import OperatorConfig
-
-log = logging.getLogger(__name__)
-
-ASK_AGAIN_S = 2.0
 
 RENEWED_AFTER = 0.9  # of what a token has left; kubelets renew at 0.8 of its life
 LONGEST_S = 3000.0  # by then there is another one, also where servers let tokens of an hour live for a year
@@ -66,23 +60,19 @@ def access(config: OperatorConfig, environment: Mapping[str, str] = os.environ, 
 def own_image(config: OperatorConfig, reach: Access, environment: Mapping[str, str]) -> OperatorConfig:
     """With the image that the operator's own pod has (POD_NAME, POD_NAMESPACE), where none was named.
 
-    Waits for an API server that does not answer: ending would make the kubelet wait, and longer each time.
+    Raises UsageError or Unreachable where it can't be known, and as `KubeApi.get` does while the API server is away.
     """
     if config.image:
         return config
     pod, namespace = environment.get("POD_NAME"), environment.get("POD_NAMESPACE")
     if not pod or not namespace:
         raise UsageError("The coordinators' image is not known; name it with --image.")
-    while True:
-        try:
-            found = msgspec.json.decode(reach.api().get(f"/api/v1/namespaces/{namespace}/pods/{pod}"), type=dict)
-            break
-        except TROUBLES as error:
-            said = f"The image of the operator's own pod {namespace}/{pod} can't be read: {error}."
-            if isinstance(error, ApiError) and error.status < 500:
-                raise Unreachable(said) from None
-            log.warning("%s It is asked for again in %.0f s.", said, ASK_AGAIN_S)
-        time.sleep(ASK_AGAIN_S)
+    try:
+        found = msgspec.json.decode(reach.api().get(f"/api/v1/namespaces/{namespace}/pods/{pod}"), type=dict)
+    except ApiError as error:
+        if error.status >= 500:
+            raise
+        raise Unreachable(f"The image of the operator's own pod {namespace}/{pod} can't be read: {error}.") from None
     containers = inside(found, "spec").get("containers") or ()
     image = next((each.get("image") for each in containers if each.get("image")), None)
     if not isinstance(image, str):

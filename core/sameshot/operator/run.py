@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -17,7 +18,7 @@ import msgspec
 from sameshot.arm.values import Json, inside
 from sameshot.kube.api import TROUBLES, Api
 from sameshot.kube.owners import Owners
-from sameshot.operator.access import Access, access
+from sameshot.operator.access import Access, access, own_image
 from sameshot.operator.armed import ArmedPods
 from sameshot.operator.authority import Authority
 from sameshot.operator.calls import Coordinators
@@ -70,6 +71,7 @@ class Operator:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.watching.start()
+        await self._until_done("the image of its own pod", self._find_image)
         await self._until_done("the authority", self._renew)
         await self._until_done("the first list", self._sweep)
         with contextlib.suppress(TimeoutError):
@@ -189,6 +191,12 @@ class Operator:
             self._add_all()
             await asyncio.sleep(min(SWEEP_AGAIN_S, self.config.timings.sweep_s))
 
+    async def _find_image(self) -> None:
+        """Asked for until there is an answer: to end would make the kubelet wait, and longer each time."""
+        self.config = self.keeper.worlds.config = await self._in_thread(
+            own_image, self.config, self._access, os.environ
+        )
+
     async def _renew(self) -> None:
         before = self.authority
         self.keeper.worlds.authority = await self._in_thread(self._issuing.authority)
@@ -247,7 +255,8 @@ async def running(config: OperatorConfig, reach: Access | None = None) -> AsyncI
 
 
 async def serve(config: OperatorConfig) -> None:
-    """Run until SIGTERM or SIGINT. Raises UsageError where no API server is known, or metrics can't be served."""
+    """Run until SIGTERM or SIGINT. Raises UsageError where no API server or no image is known, or metrics can't be
+    served."""
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

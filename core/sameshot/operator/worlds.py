@@ -29,14 +29,15 @@ from sameshot.operator.sources import Source
 
 
 class Worlds:
-    """`authority` is set before anything is asked here, and again when it was renewed."""
+    """`authority` is set before anything is asked here, and again when it was renewed; so is `config`, once the image
+    is known."""
 
     authority: certificates.Authority
 
     def __init__(
         self, config: OperatorConfig, seen: Seen, armed: ArmedPods, known: Known, clock: Callable[[], float]
     ) -> None:
-        self._config = config
+        self.config = config
         self._seen = seen
         self._armed = armed
         self._known = known
@@ -159,12 +160,12 @@ class Worlds:
 
     def serves(self, have: Json, job: JobRef) -> bool:
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
-        host = objects.host_of(job, self._config)
+        host = objects.host_of(job, self.config)
         return certificates.serves(objects.pair_in(have), self.authority, host, now)
 
     def wants(self, read: CaptureCoordinator, *, renewed: bool) -> dict[Kind, Json]:
         """All objects as they are to be, with a new certificate, or none. Raises UsageError."""
-        job, config = read.job, self._config
+        job, config = read.job, self.config
         attempt = self._attempt(read)
         leaf = certificates.Pair(b"", b"")
         if renewed:
@@ -191,7 +192,7 @@ class Worlds:
 
     def _port(self, job: JobRef) -> int:
         """With a host network: no other coordinator's, also not of one that is just being made."""
-        config, own, service = self._config, names.coordinator_of(job), self._known.child(Kind.SERVICE, job)
+        config, own, service = self.config, names.coordinator_of(job), self._known.child(Kind.SERVICE, job)
         if not config.host_network:
             return objects.port_of(job, config, None, ())
         if service is None and own in self._ports:
@@ -224,7 +225,7 @@ class Worlds:
         return None if facts is None or not facts.ip else _host_port(facts.ip, facts.port)
 
     def facts(self, read: CaptureCoordinator, world: World, notes: JobNotes, own: Notes) -> Facts:
-        job, config = read.job, self._config
+        job, config = read.job, self.config
         pod = self._known.child(Kind.POD, job)
         facts = None if pod is None else facts_of(pod)
         endpoint = ""
