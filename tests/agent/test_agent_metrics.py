@@ -8,6 +8,7 @@ import http.client
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sameshot.agent.health import DEAD_AFTER_S, Health
 from sameshot.agent.metrics import AgentMetrics
 from sameshot.errors import UsageError
+from sameshot.kube import scrape
 from sameshot.kube.scrape import MOST_AT_ONCE, scraped
 from sameshot.model import CaptureSpec, Phase
 
@@ -152,20 +154,39 @@ def test_metrics_that_fail_are_no_reason_for_a_restart() -> None:
         assert get(address, "/healthz")[0] == 200
 
 
-def test_idle_connections_are_bounded_and_take_the_place_of_no_capture() -> None:
-    with contextlib.ExitStack() as idle, scraped("127.0.0.1:0", Nothing(), Health()) as address:
-        host, _, port = address.rpartition(":")
-        for _ in range(MOST_AT_ONCE):
-            idle.enter_context(socket.create_connection((host, int(port)), timeout=20))
-        refused = socket.create_connection((host, int(port)), timeout=20)
-        with refused:
-            assert refused.recv(1) == b""
-        idle.close()
-        for _ in range(100):
-            with contextlib.suppress(OSError, http.client.HTTPException):
-                assert get(address, "/healthz")[0] == 200
-                return
-    pytest.fail("places are not given back")
+def connected(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def test_connections_that_are_slow_or_idle_are_bounded_and_fail_no_probe() -> None:
+    with contextlib.ExitStack() as held, scraped("127.0.0.1:0", Nothing(), Health()) as address:
+        slow = [held.enter_context(connected(address)) for _ in range(3 * MOST_AT_ONCE)]
+        for each in slow[-MOST_AT_ONCE:]:
+            each.sendall(b"GET /met")
+        for each in slow[: 2 * MOST_AT_ONCE]:
+            assert each.recv(1) == b"", "the oldest make room"
+        for _ in range(5):
+            assert get(address, "/healthz") == (200, "ok\n")
+        slow[-1].sendall(b"rics HTTP/1.0\r\n\r\n")
+        assert slow[-1].recv(12) == b"HTTP/1.0 200"
+
+
+def test_a_connection_ends_in_time_however_busy_it_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrape, "CONNECTION_LASTS_S", 0.5)
+    with scraped("127.0.0.1:0", Nothing(), Health()) as address, connected(address) as drip:
+        began = time.monotonic()
+        with contextlib.suppress(OSError):  # cut off
+            while time.monotonic() < began + 10:
+                drip.sendall(b"G")
+                time.sleep(0.02)
+        assert time.monotonic() - began < 10
+
+
+def test_a_request_without_end_is_not_read_to_its_end() -> None:
+    with scraped("127.0.0.1:0", Nothing(), Health()) as address, connected(address) as large:
+        large.sendall(b"GET /healthz HTTP/1.0\r\nx: ".ljust(scrape.MAX_REQUEST, b"y"))
+        assert large.recv(12) == b"HTTP/1.0 200"
 
 
 @pytest.mark.parametrize("listen", ["9464", "here:http", "127.0.0.1:70000", "203.0.113.1:9464"])

@@ -5,7 +5,11 @@
     /readyz    200 once it serves, 503 and what it waits for until then
 
 Nothing here changes anything or tells more than numbers and these words, and no caller is asked who it is: who may
-connect is the network policy's to say. prometheus-client is imported here only, so a part without metrics needs none.
+connect is the network policy's to say. Whoever can connect must not be able to fail the kubelet's probes either: a
+connection lasts for seconds in all, however busy it looks, and where there are many the oldest makes room for the
+newest, which a probe is for the millisecond that it takes.
+
+prometheus-client is imported here only, so a part without metrics needs none.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import logging
 import socket
 import socketserver
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -23,8 +28,10 @@ from sameshot.errors import UsageError
 
 log = logging.getLogger(__name__)
 
-MOST_AT_ONCE = 16  # connections; more are closed unheard
-REQUEST_WITHIN_S = 10.0
+MOST_AT_ONCE = 16  # connections; the oldest goes when there is one more
+MOST_THREADS = 64  # of those that went, too: one may still be reading metrics
+CONNECTION_LASTS_S = 10.0  # from its beginning to the last byte of the answer
+MAX_REQUEST = 16 << 10  # bytes of all its lines
 
 
 class Health(Protocol):
@@ -68,7 +75,11 @@ def _handler(collector: Collector, health: Health) -> type[http.server.BaseHTTPR
     registry.register(collector)
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        timeout = REQUEST_WITHIN_S
+        timeout = CONNECTION_LASTS_S
+
+        def setup(self) -> None:
+            super().setup()
+            self.rfile = _AtMost(self.rfile, MAX_REQUEST)  # type: ignore[assignment]
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
@@ -103,6 +114,22 @@ def _handler(collector: Collector, health: Health) -> type[http.server.BaseHTTPR
     return Handler
 
 
+class _AtMost:
+    """The beginning of a stream."""
+
+    def __init__(self, stream: Any, left: int) -> None:
+        self._stream = stream
+        self._left = left
+
+    def readline(self, at_most: int = -1) -> bytes:
+        line: bytes = self._stream.readline(self._left if at_most < 0 else min(self._left, at_most))
+        self._left -= len(line)
+        return line
+
+    def close(self) -> None:
+        self._stream.close()
+
+
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -114,7 +141,9 @@ class _Server(http.server.ThreadingHTTPServer):
         if self._both:
             host = "::"
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._places = threading.BoundedSemaphore(MOST_AT_ONCE)
+        self._lock = threading.Lock()
+        self._held: dict[Any, float] = {}  # connection → its end, in the order in which they came
+        self._room = threading.BoundedSemaphore(MOST_THREADS)
         super().__init__((host, port), handler)
 
     def server_bind(self) -> None:
@@ -123,16 +152,43 @@ class _Server(http.server.ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)  # HTTPServer's own asks the name service what this machine is called
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self._places.acquire(blocking=False):
+        with self._lock:
+            if len(self._held) >= MOST_AT_ONCE:
+                self._let_go(next(iter(self._held)))
+        if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        super().process_request(request, client_address)
+        with self._lock:
+            self._held[request] = time.monotonic() + CONNECTION_LASTS_S
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # there is no thread
+            self._room.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._places.release()
+            self._room.release()
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:  # from here on nobody else touches it
+            self._held.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Called by `serve_forever` all the time."""
+        now = time.monotonic()
+        with self._lock:
+            for request in [each for each, ends in self._held.items() if ends <= now]:
+                self._let_go(request)
+
+    def _let_go(self, request: socket.socket) -> None:
+        """Under the lock. Its thread is told by the end of what it reads, or that nobody takes what it writes."""
+        del self._held[request]
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         log.debug("a request for metrics broke off", exc_info=True)
