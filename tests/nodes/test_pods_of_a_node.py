@@ -28,6 +28,7 @@ from sameshot.errors import UsageError
 from sameshot.kube import api as kubeapi
 from sameshot.kube import follow, owners, podlist
 from sameshot.kube.api import ApiError, Change, KubeApi
+from sameshot.kube.inpod import way
 from sameshot.kube.owners import UNREAD_FOR_S, Owners, Whose
 from sameshot.kube.pods import Pod, PodObject, pod_of
 from sameshot.model import JobRef
@@ -307,7 +308,7 @@ def test_a_few_pods_as_large_as_can_be_hide_no_other(
             await until(lambda: names(dirs) == {f"p{number}" for number in range(40)}, "all are served")
 
     asyncio.run(go())
-    assert [query["limit"] for _, query, _ in api.requests if "limit" in query][:3] == ["250", "31", "3"]
+    assert [query["limit"] for _, query, _ in api.requests if "limit" in query][:4] == ["250", "250", "31", "3"]
 
 
 def test_a_quantity_is_never_computed_for_hours() -> None:
@@ -744,10 +745,10 @@ def test_in_a_pod_it_trusts_the_clusters_ca_and_nobody_else(tmp_path: Path, node
         environment = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(api.port)}
         (account / "ca.crt").write_bytes(another.pem)
         with pytest.raises(ssl.SSLCertVerificationError):
-            list(KubeApi.in_cluster(environment, account).list("/api/v1/pods", {}))
+            list(way(environment=environment, account=account).api("agent").list("/api/v1/pods", {}))
         assert not api.requests  # nor has it seen the token
         (account / "ca.crt").write_bytes(ours.pem)
-        client = KubeApi.in_cluster(environment, account)
+        client = way(environment=environment, account=account).api("agent")
         assert [len(page.items) for page in client.list("/api/v1/pods", {})] == [1]
         [(_, _, token)] = api.requests
         assert token == "secret"
@@ -775,4 +776,4 @@ def test_a_token_never_travels_without_encryption() -> None:
     with pytest.raises(UsageError, match="https only"):
         KubeApi("http://10.0.0.1:6443")
     with pytest.raises(UsageError, match="not in a pod"):
-        KubeApi.in_cluster({}, Path("/nowhere"))
+        way(environment={}, account=Path("/nowhere"))

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import msgspec
 
 from sameshot.kube import names
-from sameshot.kube.api import Api, Change
+from sameshot.kube.api import Api
+from sameshot.kube.deep import decoded
 from sameshot.kube.follow import Follower
 from sameshot.kube.pods import Condition, why_of
 from sameshot.kube.pods import Metadata as _Metadata
@@ -61,10 +62,11 @@ class AgentPods:
         self._lock = threading.Lock()
         self._pods: dict[str, AgentPod] = {}  # by uid
         self._best: dict[str, AgentPod] | None = None  # by node; None: to be found out anew
-        self._follower = Follower(
+        self._follower: Follower[AgentPod] = Follower(
             api,
             f"/api/v1/namespaces/{namespace}/pods",
             {"labelSelector": names.AGENT_SELECTOR},
+            understand=_understood,
             replace=self._replace,
             take=self._take,
             name="sameshot-agents",
@@ -97,16 +99,14 @@ class AgentPods:
                         self._best[pod.node] = pod
             return self._best
 
-    def _replace(self, items: Sequence[msgspec.Raw]) -> None:
-        found = [pod for raw in items if (pod := _understood(raw)) is not None]
+    def _replace(self, found: Sequence[AgentPod]) -> None:
         with self._lock:
             self._pods, self._best = {pod.uid: pod for pod in found}, None
 
-    def _take(self, change: Change, uid: str) -> None:
-        pod = None if change.kind == "DELETED" else _understood(change.object)
+    def _take(self, kind: str, uid: str, pod: AgentPod | None) -> None:
         with self._lock:
             self._best = None
-            if pod is None:
+            if kind == "DELETED" or pod is None:
                 self._pods.pop(uid, None)
             else:
                 self._pods[uid] = pod
@@ -133,7 +133,7 @@ class _AgentObject(msgspec.Struct):
 def _understood(raw: msgspec.Raw) -> AgentPod | None:
     """None: it is on no node yet, so it serves none."""
     try:
-        found = msgspec.json.decode(raw, type=_AgentObject)
+        found = decoded(raw, _AgentObject)
     except msgspec.MsgspecError as error:
         log.warning("an agent's pod was not understood why=%r", str(error)[:300])
         return None

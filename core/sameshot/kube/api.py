@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
@@ -21,8 +20,8 @@ from urllib.parse import urlencode, urlsplit
 import msgspec
 
 from sameshot.errors import UsageError
+from sameshot.kube.deep import decoded
 
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 15.0
 WATCH_S = 60  # then the server ends it and the next one begins: a connection that died in silence costs no more
 PAGE = 250
@@ -122,12 +121,15 @@ def pages(get: Callable[[str, Mapping[str, str]], bytes], path: str, query: Mapp
         try:
             data = get(path, {**asked, "limit": str(limit)})
         except TooLarge:
+            if "resourceVersion" in asked:
+                del asked["resourceVersion"]  # with it, servers give all at once, whatever the limit
+                continue
             if limit == 1:
                 raise
             limit = max(1, limit // 8)
-            asked.pop("resourceVersion", None)  # with it, servers give all at once, whatever the limit
             continue
-        page = msgspec.json.decode(data, type=_List)
+        page = decoded(data, _List)
+        del data
         yield Listed(tuple(page.items or ()), page.metadata.resource_version)
         if not page.metadata.continue_:
             return
@@ -136,7 +138,11 @@ def pages(get: Callable[[str, Mapping[str, str]], bytes], path: str, query: Mapp
 
 
 class KubeApi:
-    """`server` is `https://host:port`; the token is read anew for every request, as the kubelet exchanges it."""
+    """`server` is `https://host:port`; the token is read anew for every request, as the kubelet exchanges it.
+
+    `max_answer` bounds what is read of an answer to `get` and of each page of a list, in bytes; no less than one object
+    may have (`MAX_EVENT`).
+    """
 
     def __init__(
         self,
@@ -147,6 +153,7 @@ class KubeApi:
         timeout_s: float = TIMEOUT_S,
         watch_s: int = WATCH_S,
         part: str = "agent",
+        max_answer: int | None = None,
     ) -> None:
         url = urlsplit(server)
         if url.scheme not in ("http", "https") or not url.hostname:
@@ -159,32 +166,20 @@ class KubeApi:
         self._timeout_s = timeout_s
         self._watch_s = watch_s
         self._part = part
+        self._max_answer = max_answer
         self._watching: set[socket.socket] = set()
         self._closed = False
-
-    @classmethod
-    def in_cluster(
-        cls, environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT, *, part: str = "agent"
-    ) -> KubeApi:
-        """With what the kubelet gives every pod. Raises UsageError outside of one."""
-        host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT")
-        if not host or not port or not (account / "token").exists():
-            raise UsageError(
-                "This process is not in a pod with a ServiceAccount (no KUBERNETES_SERVICE_HOST, or no token); name "
-                "the API server with --api-server."
-            )
-        bracketed = f"[{host}]" if ":" in host else host
-        return cls(f"https://{bracketed}:{port}", token_file=account / "token", ca_file=account / "ca.crt", part=part)
 
     def get(self, path: str, query: Mapping[str, str] = {}) -> bytes:
         """One object or page. Raises ApiError, another OSError, or http.client.HTTPException."""
         connection, answer = self._ask("GET", path, query, self._timeout_s)
         try:
-            data = answer.read(MAX_ANSWER + 1)
+            most = self._max_answer or MAX_ANSWER
+            data = answer.read(most + 1)
         finally:
             connection.close()
-        if len(data) > MAX_ANSWER:
-            raise TooLarge(200, f"more than {MAX_ANSWER} bytes")
+        if len(data) > most:
+            raise TooLarge(200, f"more than {most} bytes")
         return data
 
     def list(self, path: str, query: Mapping[str, str]) -> Iterator[Listed]:
@@ -211,7 +206,7 @@ class KubeApi:
                     if len(line) >= MAX_EVENT:
                         raise ApiError(200, f"an event of more than {MAX_EVENT} bytes")
                     return
-                event = msgspec.json.decode(line, type=_Event)
+                event = decoded(line, _Event)
                 if event.type == "ERROR":
                     problem = msgspec.json.decode(event.object, type=_Problem)
                     raise ApiError(problem.code, problem.message)

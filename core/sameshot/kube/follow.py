@@ -10,10 +10,12 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
-from sameshot.kube.api import TROUBLES, Api, ApiError, Change
+from sameshot.kube.api import TROUBLES, Api, ApiError
+from sameshot.kube.deep import decoded
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +23,15 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 BETWEEN_WATCHES_S = 0.1
 
 
-class Follower:
-    """`replace` gets each whole list, `take` each change after it with the object's uid; both in the one thread."""
+T = TypeVar("T")
+
+
+class Follower(Generic[T]):
+    """`understand` makes of each object what is to be kept of it, as it comes; None: nothing. (Whole objects are only
+    there a page at a time: anybody may make his as large as he can.) `replace` gets each whole list of these, `take`
+    each change after it: its kind, the object's uid, and what is kept. All are called in the one thread; `understand`
+    raises nothing.
+    """
 
     def __init__(
         self,
@@ -30,8 +39,9 @@ class Follower:
         path: str,
         query: Mapping[str, str],
         *,
-        replace: Callable[[Sequence[msgspec.Raw]], None],
-        take: Callable[[Change, str], None],
+        understand: Callable[[msgspec.Raw], T | None],
+        replace: Callable[[Sequence[T]], None],
+        take: Callable[[str, str, T | None], None],
         name: str,
     ) -> None:
         self.trouble = "it has not answered yet"
@@ -41,6 +51,7 @@ class Follower:
         self._api = api
         self._path = path
         self._query = dict(query)
+        self._understand = understand
         self._replace = replace
         self._take = take
         self._name = name
@@ -103,10 +114,10 @@ class Follower:
         The followers of a large cluster may all start at once, and a list that must be the newest makes the server read
         every object there is.
         """
-        version, items = "", list[msgspec.Raw]()
+        version, items = "", list[T]()
         for page in self._api.list(self._path, {**self._query, "resourceVersion": "0"} if cached else self._query):
             version = page.version
-            items += page.items
+            items += [kept for raw in page.items if (kept := self._understand(raw)) is not None]
         self._replace(items)
         self.trouble = ""
         self.heard_at = time.monotonic()
@@ -118,10 +129,10 @@ class Follower:
         for change in self._api.watch(self._path, self._query, version):
             self._heard = True
             self.heard_at = time.monotonic()
-            about = msgspec.json.decode(change.object, type=_Versioned).metadata
+            about = decoded(change.object, _Versioned).metadata
             version = about.resource_version or version
             if change.kind != "BOOKMARK":
-                self._take(change, about.uid)
+                self._take(change.kind, about.uid, self._understand(change.object))
         self._heard = True
         self.heard_at = time.monotonic()
         return version

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import msgspec
 
 from sameshot.kube.api import Api, ApiError
+from sameshot.kube.deep import decoded
 from sameshot.kube.pods import AnyObject, Owner, Pod, controller_of
 from sameshot.model import JobRef
 
@@ -96,7 +97,7 @@ class Owners:
 
     def _read(self, path: str, owner: Owner, *, said: bool) -> _Seen:
         try:
-            found = msgspec.json.decode(self._api.get(path), type=AnyObject)
+            found = decoded(self._api.get(path), AnyObject)
         except ApiError as error:
             if error.status not in (403, 404):
                 raise

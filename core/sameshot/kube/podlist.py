@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from sameshot.arm import labels
-from sameshot.kube.api import TROUBLES, Api, Change
+from sameshot.kube.api import TROUBLES, Api
+from sameshot.kube.deep import decoded
 from sameshot.kube.follow import Follower
 from sameshot.kube.owners import Owners
 from sameshot.kube.pods import Pod, PodObject, pod_of, unarmed_of
@@ -57,10 +58,11 @@ class PodList:
             each.pod.uid: each if each.final else Armed(each.pod) for each in known
         }  # by pod uid
         query = {"labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}"}
-        self._follower = Follower(
+        self._follower: Follower[Pod] = Follower(
             api,
             PODS if namespace is None else f"/api/v1/namespaces/{namespace}/pods",
             query if node is None else {"fieldSelector": f"spec.nodeName={node}", **query},
+            understand=self._understood,
             replace=self._replace,
             take=self._take,
             name="sameshot-pods",
@@ -99,15 +101,13 @@ class PodList:
 
     # --- what the server says ---------------------------------------------------------------------------------
 
-    def _replace(self, items: Sequence[msgspec.Raw]) -> None:
-        pods = [pod for raw in items if (pod := self._understood(raw)) is not None]
+    def _replace(self, pods: Sequence[Pod]) -> None:
         armed = {pod.uid: self._with_job(pod) for pod in pods}
         with self._lock:
             self._armed = armed
 
-    def _take(self, change: Change, uid: str) -> None:
-        pod = None if change.kind == "DELETED" else self._understood(change.object)
-        armed = None if pod is None else self._with_job(pod)
+    def _take(self, kind: str, uid: str, pod: Pod | None) -> None:
+        armed = None if kind == "DELETED" or pod is None else self._with_job(pod)
         with self._lock:
             if armed is None:
                 self._armed.pop(uid, None)
@@ -116,7 +116,7 @@ class PodList:
 
     def _understood(self, raw: msgspec.Raw) -> Pod | None:
         try:
-            found = msgspec.json.decode(raw, type=PodObject)
+            found = decoded(raw, PodObject)
             pod = pod_of(found)
             if pod is None and self._unarmed:
                 pod = unarmed_of(found)
