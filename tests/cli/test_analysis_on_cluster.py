@@ -13,6 +13,7 @@ from cluster_api import ClusterApi
 
 from sameshot.cli.main import invoke
 from sameshot.errors import Denied, SameshotError, TryAgain, Unreachable, UsageError
+from sameshot.steps.image import IMAGE
 from sameshot.steps.on_cluster import AnalysisJob, Finished, follow, job_of, run, submit
 
 ASKED = AnalysisJob(
@@ -254,6 +255,24 @@ def test_without_waiting_its_name_is_all_there_is(
 ) -> None:
     assert invoked(api, tmp_path, "--no-wait", "-o", "json") == 0
     assert json.loads(capsys.readouterr().out) == {"namespace": "ml", "job": NAME, "found": False}
+
+
+def test_the_image_is_the_one_that_is_named_else_the_environments(
+    api: ClusterApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def image() -> str:
+        (job,) = api.list("jobs.batch", "ml")
+        api.delete("jobs.batch", "ml", job["metadata"]["name"])
+        return str(job["spec"]["template"]["spec"]["containers"][0]["image"])
+
+    monkeypatch.setenv("SAMESHOT_STEPS_IMAGE", "registry.local/steps:1")
+    assert invoked(api, tmp_path, "--no-wait") == 0
+    assert image() == "registry.local/steps:1"
+    assert invoked(api, tmp_path, "--no-wait", "--image", "registry.local/other") == 0
+    assert image() == "registry.local/other"
+    monkeypatch.setenv("SAMESHOT_STEPS_IMAGE", "")
+    assert invoked(api, tmp_path, "--no-wait") == 0
+    assert image() == IMAGE
 
 
 def test_ctrl_c_leaves_it_and_says_how_to_go_on(

@@ -59,7 +59,11 @@ def analyze(
         typer.Option("--namespace", "-n", help="Of that pod; default: that of the manifest's job.", show_default=False),
     ] = None,
     image: Annotated[
-        str | None, typer.Option(help="Of that pod; default: the steps of this very version.", show_default=False)
+        str | None,
+        typer.Option(
+            help="Of that pod: where you pushed sameshot/steps of this very version. Default: $SAMESHOT_STEPS_IMAGE.",
+            show_default=False,
+        ),
     ] = None,
     service_account: Annotated[
         str | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ def analyze_on_cluster(
     **more: Any,
 ) -> None:
     """Make the Job and follow it; leaves by `typer.Exit`. `more` are fields of `AnalysisJob`; None: as there."""
+    from sameshot.steps.image import IMAGE_ENV
     from sameshot.steps.on_cluster import AnalysisJob, follow, job_of, namespace_of, submit
 
     where = namespace or namespace_of(manifest)
@@ -38,6 +40,7 @@ def analyze_on_cluster(
         )
     amounts = {"requests": requests, "limits": limits}
     more |= {name: pairs(text.split(","), name) for name, text in amounts.items() if text is not None}
+    more["image"] = more.get("image") or os.environ.get(IMAGE_ENV) or None
     said = {name: value for name, value in more.items() if value is not None}
     asked = AnalysisJob(manifest=manifest, results=results, namespace=where, **said)
     job_of(asked)  # refused before anybody is asked

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from sameshot.errors import Denied, SameshotError, TryAgain, UsageError, of_exit_code
+from sameshot.steps.image import IMAGE_ENV
 from sameshot.steps.on_cluster.build import CONTAINER, TRIES
 
 
@@ -122,15 +123,12 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 # A pod's container waits for one of these reasons → the error, how long it may pass by itself, and what to do.
+_OTHER_IMAGE = f"name another one with --image or ${IMAGE_ENV}"
 _HINDRANCES: dict[str, tuple[type[SameshotError], float, str]] = {
-    "InvalidImageName": (UsageError, 0.0, "name another one with --image"),
-    "ErrImageNeverPull": (UsageError, 0.0, "name another one with --image"),
-    "ErrImagePull": (UsageError, 60.0, "name another one with --image, or give the ServiceAccount an imagePullSecret"),
-    "ImagePullBackOff": (
-        UsageError,
-        60.0,
-        "name another one with --image, or give the ServiceAccount an imagePullSecret",
-    ),
+    "InvalidImageName": (UsageError, 0.0, _OTHER_IMAGE),
+    "ErrImageNeverPull": (UsageError, 0.0, _OTHER_IMAGE),
+    "ErrImagePull": (UsageError, 60.0, f"{_OTHER_IMAGE}, or give the ServiceAccount an imagePullSecret"),
+    "ImagePullBackOff": (UsageError, 60.0, f"{_OTHER_IMAGE}, or give the ServiceAccount an imagePullSecret"),
     "CreateContainerConfigError": (UsageError, 20.0, "make the Secret, or name another one with --secret"),
     "CreateContainerError": (SameshotError, 60.0, "see the pod's events"),
     "RunContainerError": (SameshotError, 60.0, "see the pod's events"),
