@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,12 @@ ELSEWHERE = JobRef("ml", JOB.name, JOB.uid, 0)  # the same uid, as whoever makes
 METHODS = [each.name for each in pb.DESCRIPTOR.services_by_name["Agent"].methods]
 
 
+def spelt(name: str) -> str:
+    """A token that says of itself that it is for agents, as everybody can write one."""
+    claims = json.dumps({"aud": [names.AGENT_AUDIENCE], "exp": time.time() + 3600, "n": name}).encode()
+    return f"e30.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.x"
+
+
 class Api:
     """The TokenReviews of an API server: token → (username, audiences)."""
 
@@ -51,7 +59,8 @@ class Api:
         return json.dumps({"status": status}).encode()
 
     def coordinator(self, token: str, job: JobRef, **more: Any) -> str:
-        """Make it a token of this job's coordinator."""
+        """Make a token of this job's coordinator; `audiences` are those that the server says."""
+        token = spelt(token)
         namespace = more.get("namespace", "sameshot-coordinators")
         username = names.username_of(namespace, names.account_of(job))
         self.accounts[token] = (username, more.get("audiences", ["sameshot-agent"]))
@@ -120,15 +129,17 @@ async def test_every_call_needs_the_token_of_the_jobs_own_coordinator(lab: Lab, 
         api = node.api
         refused: dict[str, str | None] = {
             "no token": None,
-            "no token of anybody": "x.y.z",
+            "no token of anybody": spelt("nobody"),
+            "no token at all": "x.y.z",
             "for the API server": api.coordinator("t1", JOB, audiences=["https://kubernetes.default.svc"]),
             "for its coordinator, as clients have it": api.coordinator("t2", JOB, audiences=[names.audience_of(JOB)]),
             "of another job's coordinator": api.coordinator("t3", OTHER),
             "of a job with this uid in another namespace": api.coordinator("t4", ELSEWHERE),
             "of an account with that name in the job's namespace": api.coordinator("t5", JOB, namespace=JOB.namespace),
         }
-        api.accounts["t6"] = ("system:serviceaccount:sameshot-system:sameshot-operator", ["sameshot-agent"])
-        for what, token in {**refused, "the operator's": "t6"}.items():
+        operators = spelt("t6")
+        api.accounts[operators] = ("system:serviceaccount:sameshot-system:sameshot-operator", ["sameshot-agent"])
+        for what, token in {**refused, "the operator's": operators}.items():
             async with node.by(token) as caller:
                 error = await refusal(ask(caller, method))
             assert isinstance(error, Denied), (what, error)
@@ -228,7 +239,7 @@ def _manifest(job: JobRef, capture_id: str) -> bytes:
 @in_loop
 async def test_while_the_api_server_is_away_a_running_capture_goes_on_and_strangers_stay_out(lab: Lab) -> None:
     worker = lab.worker()
-    async with served(lab) as node, node.by(node.api.coordinator(_lasting(), JOB)) as a, node.by("x.y.z") as stranger:
+    async with served(lab) as node, node.by(node.api.coordinator("a", JOB)) as a, node.by(spelt("b")) as stranger:
         capture_id = await a.dispatch(worker)
         clock = node.agent.config.callers.reviews._answers  # type: ignore[attr-defined]
         node.api.away = True
@@ -241,14 +252,6 @@ async def test_while_the_api_server_is_away_a_running_capture_goes_on_and_strang
         assert isinstance(await refusal(ask(a, "ListWorkers")), Unreachable)
         node.api.away = False
         assert len(await a.workers()) == 1
-
-
-def _lasting() -> str:
-    import base64
-    import time
-
-    claims = base64.urlsafe_b64encode(json.dumps({"exp": time.time() + 3600}).encode()).decode().rstrip("=")
-    return f"e30.{claims}.x"
 
 
 @in_loop

@@ -273,7 +273,9 @@ class Server:
 
 class Context:
     def __init__(self, lasts_s: float = 3600) -> None:
-        claims = base64.urlsafe_b64encode(json.dumps({"exp": 1_000.0 + lasts_s}).encode()).decode().rstrip("=")
+        claims = (
+            base64.urlsafe_b64encode(json.dumps({"aud": ["a"], "exp": 1_000.0 + lasts_s}).encode()).decode().rstrip("=")
+        )
         self.token = f"e30.{claims}.c2ln"
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
@@ -372,7 +374,7 @@ async def test_who_has_lost_the_right_is_cut_off_from_a_stream_and_an_outage_cut
 
 @in_loop
 async def test_a_token_that_ends_during_a_stream_leaves_it_to_the_rights_of_its_account() -> None:
-    server, context = Server(), Context(lasts_s=-10_000)  # by the real time it has expired
+    server, context = Server(), Context()  # by the real time it has expired
     caller = await authenticator(server).caller(context, Call.WATCH)
     asked: list[str] = []
     send = server.send

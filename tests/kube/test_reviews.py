@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import http.client
 import json
 import threading
@@ -26,9 +27,12 @@ NAME = "system:serviceaccount:sameshot-coordinators:c-1"
 GROUPS = ["system:serviceaccounts", "system:authenticated"]
 
 
-def token(n: int | str = 0, *, exp: object = 10_000.0) -> str:
+def token(n: int | str = 0, *, exp: object = 10_000.0, aud: object = (AUDIENCE,)) -> str:
     """As the API server makes them, but for the signature; `exp` is of the wall clock below."""
-    claims = json.dumps({"aud": [AUDIENCE], "exp": exp, "n": n}).encode()
+    return jwt(json.dumps({"aud": aud, "exp": exp, "n": n}).encode())
+
+
+def jwt(claims: bytes) -> str:
     return f"e30.{base64.urlsafe_b64encode(claims).decode().rstrip('=')}.c2ln"
 
 
@@ -112,7 +116,24 @@ async def test_a_token_is_refused_unless_the_server_says_yes_for_our_audience(st
     assert ("service account token has expired" in str(error)) == (status is NO)
 
 
-GARBAGE = {"none": "", "huge": "a" * (reviews.MAX_TOKEN + 1), "no text": "\udcff", "two words": "a b", "lines": "a\nb"}
+GARBAGE = {
+    "none": "",
+    "huge": "a" * (reviews.MAX_TOKEN + 1),
+    "no text": "\udcff",
+    "two words": "a b",
+    "lines": "a\nb",
+    "no JWT": "abc",
+    "a JWT of two parts": "e30.e30",
+    "no claims": "e30.e30.c2ln",
+    "no base64": f"e30.{'é' * 5}.c2ln",
+    "no object": jwt(b"[1]"),
+    "a deep one": jwt(b'{"a":' + b"[" * 5_000),
+    "for somebody else": token(aud=["sameshot/1", "https://kubernetes.default.svc"]),
+    "for somebody else, as a string": token(aud=f"{AUDIENCE}s"),
+    "for nobody": jwt(b'{"exp": 10000}'),
+    "expired for so long that no clock is to blame": token(exp=1_000.0 - reviews.CLOCKS_APART_S),
+    "that does not say when it ends": jwt(json.dumps({"aud": [AUDIENCE]}).encode()),
+}
 
 
 @pytest.mark.parametrize("given", GARBAGE.values(), ids=list(GARBAGE))
@@ -121,6 +142,14 @@ async def test_what_is_no_token_is_refused_without_a_question(given: str) -> Non
     server = Server()
     assert isinstance(await fails(server.reviews().who(given)), Denied)
     assert server.asked == []
+
+
+@pytest.mark.parametrize("aud", [AUDIENCE, [AUDIENCE], ["https://kubernetes.default.svc", AUDIENCE]], ids=str)
+@in_loop
+async def test_of_what_looks_like_a_token_of_ours_the_server_is_asked_whatever_our_clock_says(aud: Any) -> None:
+    server = Server()
+    await server.reviews().who(token(aud=aud, exp=1_000.0 - reviews.CLOCKS_APART_S / 2))
+    assert len(server.asked) == 1
 
 
 @in_loop
@@ -240,11 +269,9 @@ async def test_the_outage_rule_may_be_another_for_each_call() -> None:
 async def test_no_word_holds_longer_than_its_token() -> None:
     server = Server()
     judge = server.reviews(outage_s=600)
-    short, unsaid = token(exp=1_100.0), token(exp="soon")
+    short = token(exp=1_100.0)
     await judge.who(short)
-    await judge.who(unsaid)
     server.trouble = ConnectionRefusedError()
-    assert isinstance(await fails(judge.who(unsaid)), Unreachable), "nobody knows for how long it is valid"
     server.now = 1_099.0
     await judge.who(short)
     server.now = 1_100.0
@@ -272,17 +299,18 @@ async def test_a_server_that_hangs_costs_a_known_token_a_moment_once_and_nothing
         assert (await judge.who(token())).username == NAME
         waited = time.monotonic() - begun
         assert reviews.PATIENCE_S * 0.9 < waited < 15
-        strangers = [asyncio.create_task(judge.who(token(f"stranger {n}"))) for n in range(200)]
-        while len(server.asked) < 1 + reviews.THREADS:  # all of them are held up
+        strangers = [asyncio.create_task(judge.who(token(f"stranger {n}"))) for n in range(reviews.MAX_STRANGERS + 10)]
+        held_up = 2 + reviews.STRANGERS_THREADS  # what was answered, what was asked of the same token, and strangers
+        while len(server.asked) < held_up:
             await asyncio.sleep(0.001)
         begun = time.monotonic()
         for _ in range(100):
             assert (await judge.who(token())).username == NAME
         assert await asyncio.to_thread(lambda: 1) == 1  # the threads for everything else are free
         assert time.monotonic() - begun < waited
-        assert len(server.asked) == 1 + reviews.THREADS
+        assert len(server.asked) == held_up
         turned_away = [each for each in strangers if each.done()]
-        assert len(turned_away) == 200 - reviews.MAX_ASKING + 1
+        assert len(turned_away) == 10
         assert all(isinstance(each.exception(), Unreachable) for each in turned_away)
     finally:
         server.open.set()
@@ -317,6 +345,92 @@ async def test_a_flood_of_garbage_drives_no_good_token_out() -> None:
     known = judge._answers
     assert len(known._no) == reviews.MAX_REMEMBERED
     assert len(known._asking) == 0
+
+
+class Busy(Server):
+    """Takes its time with strangers, of whom there are always more than can be asked about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.revoked = False
+        self.answered = 0
+        self.status = self.judged
+        self.known = threading.Event()
+        self.known.set()
+
+    def judged(self, given: str) -> Any:
+        if given == token("good"):
+            assert self.known.wait(30)
+            return NO if self.revoked else yes()
+        time.sleep(0.01)
+        self.answered += 1
+        return NO
+
+    async def flood(self, judge: TokenReviews) -> None:
+        async def one(n: int) -> None:
+            for again in range(10_000):
+                with contextlib.suppress(SameshotError):
+                    await judge.who(token(f"{n} {again}"))
+                await asyncio.sleep(0.001)
+
+        await asyncio.gather(*(one(n) for n in range(reviews.MAX_STRANGERS + 50)))
+
+
+@in_loop
+async def test_a_flood_of_strangers_neither_keeps_out_who_was_good_nor_lets_in_who_is_no_more() -> None:
+    server = Busy()
+    judge = server.reviews(outage_s=120)
+    await judge.who(token("good"))
+    flood = asyncio.create_task(server.flood(judge))
+    try:
+        while server.answered < 50:
+            await asyncio.sleep(0.001)
+        for outage_s in (0.0, 120.0):
+            server.now += reviews.REMEMBERED_S + 1
+            began = time.monotonic()
+            await judge.who(token("good"), outage_s=outage_s)
+            assert time.monotonic() - began < 5
+        assert judge.tally.held == 0
+        server.now, server.revoked = server.now + reviews.REMEMBERED_S + 1, True
+        assert isinstance(await fails(judge.who(token("good"))), Denied)
+    finally:
+        flood.cancel()
+        await asyncio.gather(flood, return_exceptions=True)
+
+
+@in_loop
+async def test_a_server_that_answers_others_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reviews, "PATIENCE_S", 0.1)
+    server = Busy()
+    judge = server.reviews(outage_s=120)
+    await judge.who(token("good"))
+    flood = asyncio.create_task(server.flood(judge))
+    try:
+        server.now, server.revoked = server.now + reviews.REMEMBERED_S + 1, True
+        server.known.clear()
+        asked = asyncio.create_task(judge.who(token("good")))
+        ends = time.monotonic() + 3 * reviews.PATIENCE_S
+        while time.monotonic() < ends:
+            await asyncio.sleep(0.01)
+        assert not asked.done()
+        server.known.set()
+        assert isinstance(await fails(asked), Denied)
+    finally:
+        server.known.set()
+        flood.cancel()
+        await asyncio.gather(flood, return_exceptions=True)
+
+
+@in_loop
+async def test_what_befalls_the_question_about_a_stranger_makes_no_old_yes_last() -> None:
+    server = Server()
+    judge = server.reviews(outage_s=120)
+    await judge.who(token("good"))
+    server.now += reviews.REMEMBERED_S + 1
+    server.trouble = ApiError(422, "odd")
+    await fails(judge.who(token("odd")))
+    server.trouble, server.status = None, lambda _: NO
+    assert isinstance(await fails(judge.who(token("good"))), Denied)
 
 
 @in_loop
@@ -362,8 +476,9 @@ def test_a_server_that_speaks_no_json_or_refuses_us_is_no_reason_to_let_anybody_
 
         async def ask() -> list[str]:
             judge = TokenReviews(KubeApi(f"http://127.0.0.1:{server.server_address[1]}"), AUDIENCE, outage_s=600)
-            said = [str(await fails(judge.who(token()))) for _ in range(3)]
-            assert (await judge.who(token())).username == NAME
+            lasting = token(exp=time.time() + 600)
+            said = [str(await fails(judge.who(lasting))) for _ in range(3)]
+            assert (await judge.who(lasting)).username == NAME
             return said
 
         said = asyncio.run(ask())

@@ -2,9 +2,11 @@
 
 A caller never sends its own API credential but a token for one audience; we have the API server look at it and ask what
 the account behind it may do. While the server can't be asked, what it last said of this very token may hold on for a
-while, never longer than the token itself: so a capture that runs does not notice. It can't be asked where it does not
-answer within half a second, or says anything but yes or no: its 5xx, 429, or 401 and 403 for our own account (as
-servers that have just started do, until they have read their own roles).
+while, never longer than the token itself: so a capture that runs does not notice. It can't be asked where it answers
+nothing for half a second, or says anything but yes or no: its 5xx, 429, or 401 and 403 for our own account (as
+servers that have just started do, until they have read their own roles). That we are busy is none of these: a flood of
+strangers must not make an old yes last. So what can't be good is refused unasked, and who was good before has threads
+of its own and waits behind no stranger.
 (https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/token-review-v1/)
 """
 
@@ -34,9 +36,12 @@ REMEMBERED_S = 5.0
 PATIENCE_S = 0.5
 """So long is a server waited for whose last word still holds: callers' own deadlines are short."""
 MAX_REMEMBERED = 1_000  # of yes, and as many of no: whoever floods us with garbage drives no good token out
-MAX_ASKING = 64
+MAX_STRANGERS = 256  # who wait for an answer on what was never good before; more are turned away
 MAX_TOKEN = 16 << 10
-THREADS = 8  # of their own: a server that hangs holds up nothing else
+CLOCKS_APART_S = 60.0  # so much ours may be ahead of the API server's
+# Of their own: a server that hangs holds up nothing else.
+STRANGERS_THREADS = 6
+KNOWN_THREADS = 4
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -96,11 +101,17 @@ class TokenReviews:
             raise Denied("The call brought no token; use a client that asks for one (TokenRequest) for this audience.")
         if len(token) > MAX_TOKEN or not _PRINTABLE.fullmatch(token):
             raise Denied(f"What the call brought as a token is none: {len(token)} characters.")
+        claims, now = _claims(token), self._wall_clock()
+        if not claims.meant_for(self._audience) or claims.exp <= now - CLOCKS_APART_S:
+            raise Denied(
+                f"The token is not valid for {self._audience}: by its own word it is for somebody else or has expired, "
+                "or it is no token of a ServiceAccount."
+            )
         key = hashlib.sha256(token.encode()).hexdigest()
         return await self._answers.get(
             key,
             lambda: self._ask(token),
-            valid=expires_in(token, self._wall_clock()) > 0,
+            valid=claims.exp > now,
             outage_s=self._outage_s if outage_s is None else outage_s,
         )
 
@@ -178,12 +189,7 @@ def expires_in(token: str, now: float | None = None) -> float:
 
     Nobody has looked at the signature: good for not holding on to a token, never for letting one through.
     """
-    try:
-        _, middle, _ = token.split(".")
-        claims = msgspec.json.decode(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)), type=_Claims)
-    except (ValueError, binascii.Error, msgspec.MsgspecError):
-        return 0.0
-    return max(claims.exp - (time.time() if now is None else now), 0.0)
+    return max(_claims(token).exp - (time.time() if now is None else now), 0.0)
 
 
 class _Remembered(Generic[_Answer]):
@@ -195,48 +201,72 @@ class _Remembered(Generic[_Answer]):
         self._yes: OrderedDict[str, tuple[float, _Answer]] = OrderedDict()  # with the moment of the question
         self._no: OrderedDict[str, tuple[float, Denied]] = OrderedDict()
         self._asking: dict[str, asyncio.Task[_Answer | Denied | Unreachable]] = {}
+        self._strange: set[str] = set()  # those of them that were never good before
+        self._strangers = 0  # calls that wait for one of these
+        self._heard = 0  # answers of the server, and errors
         self._silent_until = float("-inf")
-        self._threads = DaemonThreads(THREADS, "sameshot-reviews")
+        self._quiet_until = float("-inf")  # what is wrong was logged
+        self._for_known = DaemonThreads(KNOWN_THREADS, "sameshot-reviews-known")
+        self._for_strangers = DaemonThreads(STRANGERS_THREADS, "sameshot-reviews")
 
     async def get(self, key: str, ask: Callable[[], _Answer], *, valid: bool, outage_s: float) -> _Answer:
         """The answer. A yes that is not `valid` any more, by what it is about, is told to nobody."""
-        known = self._no.get(key) or (self._yes.get(key) if valid else None)
-        age = float("inf") if known is None else self._clock() - known[0]
+        last = self._no.get(key) or (self._yes.get(key) if valid else None)
+        age = float("inf") if last is None else self._clock() - last[0]
         outcome: _Answer | Denied | Unreachable
-        if known is not None and age < REMEMBERED_S:
-            outcome = known[1]
-        elif known is not None and age < outage_s:
-            silent = self._clock() < self._silent_until  # it did not answer just now
-            outcome = Unreachable() if silent else await self._asked(key, ask, PATIENCE_S)
+        if last is not None and age < REMEMBERED_S:
+            outcome = last[1]
+        elif last is not None and age < outage_s:
+            silent = self._clock() < self._silent_until
+            outcome = Unreachable() if silent else await self._asked(key, ask, patiently=False)
             if isinstance(outcome, Unreachable):
                 self.tally.held += 1
-                outcome = known[1]
+                outcome = last[1]
         else:
-            outcome = await self._asked(key, ask, None)
+            outcome = await self._asked(key, ask, patiently=True)
         if isinstance(outcome, Denied | Unreachable):
             raise type(outcome)(str(outcome))  # a new one: several callers may raise it
         return outcome
 
-    async def _asked(
-        self, key: str, ask: Callable[[], _Answer], patience_s: float | None
-    ) -> _Answer | Denied | Unreachable:
-        if key not in self._asking:  # many calls at once are one question
-            if len(self._asking) >= MAX_ASKING:
-                return Unreachable("Too many calls at once whose tokens are not known yet; call again.")
-            self._asking[key] = asyncio.create_task(self._learn(key, ask))
-        question = self._asking[key]
-        # Not awaited itself: a caller that gives up does not end the question for the others.
-        await asyncio.wait({question}, timeout=patience_s)
-        if question.done():
-            return question.result()
-        self._silent_until = self._clock() + REMEMBERED_S
-        return Unreachable()
+    async def _asked(self, key: str, ask: Callable[[], _Answer], *, patiently: bool) -> _Answer | Denied | Unreachable:
+        """What the server says; Unreachable: nothing that counts, or (unless `patiently`) nobody got an answer lately.
 
-    async def _learn(self, key: str, ask: Callable[[], _Answer]) -> _Answer | Denied | Unreachable:
+        Raises Unreachable where too many strangers wait, which is no word on the server.
+        """
+        stranger = key not in self._yes
+        if stranger and max(self._strangers, len(self._strange)) >= MAX_STRANGERS:
+            raise Unreachable("Too many calls at once whose tokens are not known yet; call again.")
+        if key not in self._asking:  # many calls at once are one question
+            self._asking[key] = asyncio.create_task(self._learn(key, ask, stranger))
+            if stranger:
+                self._strange.add(key)
+        question = self._asking[key]
+        self._strangers += stranger
+        try:
+            while not question.done():
+                heard = self._heard
+                # Not awaited itself: a caller that gives up does not end the question for the others.
+                await asyncio.wait({question}, timeout=None if patiently else PATIENCE_S)
+                if not question.done() and self._heard == heard:
+                    self._silent_until = self._clock() + REMEMBERED_S
+                    return Unreachable()
+        finally:
+            self._strangers -= stranger
+        return question.result()
+
+    async def _learn(self, key: str, ask: Callable[[], _Answer], stranger: bool) -> _Answer | Denied | Unreachable:
         began = self._clock()
         self.tally.asked += 1
+
+        def asked() -> _Answer:
+            try:
+                return ask()
+            finally:
+                self._heard += 1
+
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+            threads = self._for_strangers if stranger else self._for_known
+            answer = await asyncio.get_running_loop().run_in_executor(threads, asked)
         except Denied as error:
             self.tally.denied += 1
             self._silent_until = float("-inf")
@@ -247,12 +277,15 @@ class _Remembered(Generic[_Answer]):
         except Exception as error:
             self.tally.unanswered += 1
             trouble = _unanswered(error)
-            if self._clock() >= self._silent_until:  # once in a while, however many ask
+            if self._clock() >= self._quiet_until:  # once in a while, however many ask
                 log.warning("%s", trouble)
-            self._silent_until = self._clock() + REMEMBERED_S
+                self._quiet_until = self._clock() + REMEMBERED_S
+            if not stranger:  # what befalls a stranger's token says nothing about others
+                self._silent_until = self._clock() + REMEMBERED_S
             return trouble
         finally:
             self._asking.pop(key, None)
+            self._strange.discard(key)
         self._silent_until = float("-inf")
         self._no.pop(key, None)
         _put(self._yes, key, (began, answer))
@@ -305,4 +338,19 @@ class _Allowed(msgspec.Struct):
 
 
 class _Claims(msgspec.Struct):
+    """Of a ServiceAccount's token (claims.go of Kubernetes: `aud` is a list, RFC 7519 allows a string, too)."""
+
     exp: float = 0.0
+    aud: list[str] | str = ""
+
+    def meant_for(self, audience: str) -> bool:
+        return audience == self.aud if isinstance(self.aud, str) else audience in self.aud
+
+
+def _claims(token: str) -> _Claims:
+    """What it says of itself; nothing where it is no JWT."""
+    try:
+        _, middle, _ = token.split(".")
+        return msgspec.json.decode(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)), type=_Claims)
+    except (ValueError, binascii.Error, msgspec.MsgspecError, RecursionError):
+        return _Claims()
