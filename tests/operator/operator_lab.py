@@ -31,8 +31,8 @@ from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.sameshot_pb2_grpc import CoordinatorServicer, add_CoordinatorServicer_to_server
 from sameshot.api.transport import SERVER_OPTIONS
 from sameshot.kube import names
+from sameshot.kube.inpod import Way
 from sameshot.model import JobRef
-from sameshot.operator.access import Access
 from sameshot.operator.config import OperatorConfig, Reach, Timings
 from sameshot.operator.run import Operator
 
@@ -112,11 +112,11 @@ class Lab:
         given: Json = {"archive": "s3://traces", "image": "sameshot/cluster:1", "timings": QUICK, **self.options}
         return OperatorConfig(**(given | {"host_network": True, "reach": Reach.POD_IP} | options))
 
-    def access(self) -> Access:
-        return Access(self.api.url, self.api.token_file(OPERATOR), self.api.ca_file)
+    def way(self) -> Way:
+        return Way(self.api.url, self.api.token_file(OPERATOR), self.api.ca_file)
 
     async def operate(self, **options: Any) -> Operator:
-        self.operator = Operator(self.config(**options), self.access())
+        self.operator = Operator(self.config(**options), self.way())
         await self.operator.start()
         return self.operator
 

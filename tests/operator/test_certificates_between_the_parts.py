@@ -184,7 +184,7 @@ async def test_two_operators_at_once_agree_on_one_authority(lab: Lab) -> None:
     """There is one; but for a moment, when a node is lost, there may be two."""
     from sameshot.operator.issuing import Issuing
 
-    issuing = [Issuing(lab.access().api(), lab.config()) for _ in range(4)]
+    issuing = [Issuing(lab.way().api("operator"), lab.config()) for _ in range(4)]
     found = await asyncio.gather(*(asyncio.to_thread(each.authority) for each in issuing))
     assert {each.bundle for each in found} == {authority_of(lab).bundle}
 

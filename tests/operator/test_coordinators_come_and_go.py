@@ -329,14 +329,14 @@ async def test_an_operator_that_is_installed_before_its_kinds_waits_for_them(lab
 @pytest.mark.full
 @played()
 async def test_a_renewed_token_is_taken_before_the_old_one_is_refused(lab: Lab) -> None:
-    reach = lab.access()
-    assert reach.token_file is not None
-    reach.token_file.write_text(lab.api.token_for(OPERATOR, lasts_s=3))
-    lab.operator = Operator(lab.config(), reach)
+    way = lab.way()
+    assert way.token_file is not None
+    way.token_file.write_text(lab.api.token_for(OPERATOR, lasts_s=3))
+    lab.operator = Operator(lab.config(), way)
     await lab.operator.start()
     job = lab.job("llama")
     await ready(lab, job)
-    reach.token_file.write_text(lab.api.token_for(OPERATOR, lasts_s=600))
+    way.token_file.write_text(lab.api.token_for(OPERATOR, lasts_s=600))
     await asyncio.sleep(3.5)
     lab.api.drop_watches()
     later = lab.job("bert")

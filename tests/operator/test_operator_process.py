@@ -15,11 +15,8 @@ import pytest
 from cluster_api import ClusterApi
 from operator_lab import OPERATOR, armed_pod, batch_job, shipped
 
-from sameshot.errors import UsageError
 from sameshot.kube import names
 from sameshot.model import JobRef
-from sameshot.operator.access import access
-from sameshot.operator.config import OperatorConfig
 
 
 def fetched(url: str) -> tuple[int, str]:
@@ -80,21 +77,3 @@ def test_the_command_keeps_coordinators_with_its_own_image_and_ends_when_told(tm
         assert "Traceback" not in said, said
         assert "OS signals" not in said
         assert api.list("pods", "ml")[0]["metadata"].get("finalizers") is None
-
-
-def test_outside_of_a_pod_the_api_server_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--api-server"):
-        access(OperatorConfig(archive="s3://a"), {}, tmp_path)
-
-
-def test_in_a_pod_it_takes_what_the_kubelet_gives(tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("secret\n")
-    (tmp_path / "ca.crt").write_text("")
-    environment = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
-    found = access(OperatorConfig(archive="s3://a"), environment, tmp_path)
-    assert found.server == "https://[fd00::1]:443"
-    assert found.login().as_http_headers() == {"Authorization": "Bearer secret"}
-    (tmp_path / "token").write_text("renewed\n")
-    assert found.login().token == "renewed"
-    named = access(OperatorConfig(archive="s3://a", api_server="https://10.0.0.1:6443"), environment, tmp_path)
-    assert (named.server, named.token_file) == ("https://10.0.0.1:6443", tmp_path / "token")

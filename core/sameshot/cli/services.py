@@ -64,11 +64,18 @@ def agent(
         ),
     ] = None,
     api_server: Annotated[
-        str | None,
-        typer.Option(help="With --kubelet-root, outside of a pod: https://host:port.", show_default=False),
+        str,
+        typer.Option(
+            help="With --kubelet-root: https://host:port, where the usual address is none or can't be reached.",
+            show_default=False,
+        ),
+    ] = "",
+    api_token_file: Annotated[
+        Path | None, typer.Option(help="Default: that of the pod's account, if any.", show_default=False)
     ] = None,
-    api_token_file: Annotated[Path | None, typer.Option(help="With --api-server.", show_default=False)] = None,
-    api_ca_file: Annotated[Path | None, typer.Option(help="With --api-server.", show_default=False)] = None,
+    api_ca_file: Annotated[
+        Path | None, typer.Option(help="Default: that of the pod's account, if any.", show_default=False)
+    ] = None,
     listen: ListenOption = "127.0.0.1:0",
     certificate: Annotated[
         Path | None,
@@ -117,15 +124,11 @@ def agent(
         if backend is not BackendName.BROKER:
             raise UsageError("In pods only the back end broker serves: a stock daemon can't reach their sockets.")
         from sameshot.agent.poddirs import PodDirs
-        from sameshot.kube.api import KubeApi
+        from sameshot.kube.inpod import way
         from sameshot.kube.reviews import TokenReviews
 
         spool = spool or kubelet_root / "sameshot-spool"
-        api = (
-            KubeApi(api_server, token_file=api_token_file, ca_file=api_ca_file)
-            if api_server is not None
-            else KubeApi.in_cluster()
-        )
+        api = way(api_server, api_token_file, api_ca_file).api("agent")
         dirs = PodDirs(api, node=node, root=kubelet_root, spool=spool)
         if certificate is not None:
             from sameshot.agent.coordinators import OUTAGE_S, Coordinators

@@ -25,7 +25,8 @@ from sameshot.coordinator.tokenauth import TokenAuthenticator
 from sameshot.errors import UsageError
 from sameshot.kube import names
 from sameshot.kube.agentpods import AgentPods
-from sameshot.kube.api import TROUBLES, KubeApi
+from sameshot.kube.api import TROUBLES
+from sameshot.kube.inpod import way
 from sameshot.kube.podlist import PodList
 from sameshot.kube.pods import AnyObject
 from sameshot.kube.reviews import AccessReviews, TokenReviews
@@ -43,7 +44,7 @@ class ClusterCoordinator:
     def __init__(self, config: ClusterConfig, *, clock: Clock | None = None) -> None:
         """Raises UsageError for what can't be used: no policy, no authority, no API server."""
         self.config = config
-        self._api = _api(config)
+        self._api = way(config.api_server, config.api_token, config.api_ca).api("coordinator")
         self._pods = PodList(self._api, namespace=config.job.namespace, unarmed=True)
         self._agents = AgentPods(self._api, config.agents_namespace)
         self.directory = PodAgents(config.job, self._pods, self._agents, config.agent_port)
@@ -176,18 +177,3 @@ class AgentChannels:
 async def serve_in_cluster(config: ClusterConfig) -> None:
     """Run a coordinator until SIGTERM or SIGINT (or cancellation)."""
     await run_until_told(ClusterCoordinator(config))
-
-
-def _api(config: ClusterConfig) -> KubeApi:
-    if not config.api_server and config.api_token is None and config.api_ca is None:
-        return KubeApi.in_cluster(part="coordinator")
-    if not config.api_server:
-        raise UsageError("`api_token` and `api_ca` go with `api_server`.")
-    from sameshot.kube.api import ACCOUNT
-
-    return KubeApi(
-        config.api_server,
-        token_file=config.api_token or ACCOUNT / "token",
-        ca_file=config.api_ca or (ACCOUNT / "ca.crt" if config.api_server.startswith("https:") else None),
-        part="coordinator",
-    )

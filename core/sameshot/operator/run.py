@@ -17,8 +17,9 @@ import msgspec
 
 from sameshot.arm.values import Json, inside
 from sameshot.kube.api import TROUBLES, Api
+from sameshot.kube.inpod import Way, way
 from sameshot.kube.owners import Owners
-from sameshot.operator.access import Access, access, own_image
+from sameshot.operator.access import PART, own_image
 from sameshot.operator.armed import ArmedPods
 from sameshot.operator.authority import Authority
 from sameshot.operator.calls import Coordinators
@@ -45,21 +46,21 @@ SWEEP_AGAIN_S = 2.0
 class Operator:
     """`start` returns once all there is was seen and is being worked on."""
 
-    def __init__(self, config: OperatorConfig, reach: Access | None = None) -> None:
+    def __init__(self, config: OperatorConfig, reached: Way | None = None) -> None:
         self.config = config
-        self._access = reach or access(config)
-        self._api: Api = self._access.api()
+        self._way = reached or way(config.api_server, config.token_file, config.ca_file)
+        self._api: Api = self._way.api(PART)
         self._threads = DaemonThreads(config.parallel, "sameshot-operator")
         timings = config.timings
         self.seen = Seen(self._changed, slim={Source.ARMED})
         self.armed = ArmedPods(Owners(self._api), self._in_thread, self._add, again_s=timings.unread_s)
-        calls = Coordinators(self._access.api(), config)
+        calls = Coordinators(self._way.api(PART), config)
         self.keeper = Keeper(config, self._api, self.seen, self.armed, calls, self._in_thread)
         self.hooks = Hooks(self._api, self.seen, self.armed, self._in_thread)
         self.queue: Queue[Key] = Queue(
             self._work, at_once=config.jobs_at_once, first_s=timings.retry_s, longest_s=timings.retry_longest_s
         )
-        self.watching = Watching(config, self._access, self._told, served=self._served, lost=self._lost)
+        self.watching = Watching(config, self._way, self._told, served=self._served, lost=self._lost)
         self._issuing = Issuing(self._api, config)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -193,9 +194,7 @@ class Operator:
 
     async def _find_image(self) -> None:
         """Asked for until there is an answer: to end would make the kubelet wait, and longer each time."""
-        self.config = self.keeper.worlds.config = await self._in_thread(
-            own_image, self.config, self._access, os.environ
-        )
+        self.config = self.keeper.worlds.config = await self._in_thread(own_image, self.config, self._way, os.environ)
 
     async def _renew(self) -> None:
         before = self.authority
@@ -245,8 +244,8 @@ class Operator:
 
 
 @contextlib.asynccontextmanager
-async def running(config: OperatorConfig, reach: Access | None = None) -> AsyncIterator[Operator]:
-    operator = Operator(config, reach)
+async def running(config: OperatorConfig, reached: Way | None = None) -> AsyncIterator[Operator]:
+    operator = Operator(config, reached)
     try:
         await operator.start()
         yield operator

@@ -14,7 +14,8 @@ from typing import Any
 import kopf
 
 from sameshot.arm.values import Json
-from sameshot.operator.access import Access
+from sameshot.kube.inpod import Way
+from sameshot.operator.access import login as login_of
 from sameshot.operator.config import OperatorConfig
 from sameshot.operator.sources import FOLLOWED, Followed, Source
 
@@ -33,14 +34,14 @@ class Watching:
     def __init__(
         self,
         config: OperatorConfig,
-        access: Access,
+        way: Way,
         told: Told,
         *,
         served: Callable[[], bool],
         lost: Callable[[], None],
     ) -> None:
         self._config = config
-        self._access = access
+        self._way = way
         self._told = told
         self._served = served
         self._lost = lost
@@ -103,7 +104,7 @@ class Watching:
         registry = kopf.OperatorRegistry()
 
         def login(**_: Any) -> kopf.ConnectionInfo:
-            return self._access.login()
+            return login_of(self._way)
 
         kopf.on.login(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(login)  # the thread is begun anew
         for source, one in followed.items():

@@ -19,7 +19,8 @@ import msgspec
 
 from sameshot.client.cluster.address import KubeAddress
 from sameshot.errors import UsageError
-from sameshot.kube.api import ACCOUNT, KubeApi, Listed
+from sameshot.kube import inpod
+from sameshot.kube.api import Listed
 
 API_SERVER, TOKEN_FILE, CA_FILE = "SAMESHOT_API_SERVER", "SAMESHOT_API_TOKEN_FILE", "SAMESHOT_API_CA_FILE"
 """In pods of clusters whose API server is not at KUBERNETES_SERVICE_HOST: where it is (https://host:port), and which
@@ -61,7 +62,9 @@ class Access:
         return self.account is not None
 
 
-def open_access(address: KubeAddress, environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Access:
+def open_access(
+    address: KubeAddress, environment: Mapping[str, str] = os.environ, account: Path = inpod.ACCOUNT
+) -> Access:
     """As the address says; else in a pod by its account, else by what kubectl would use. Nothing is sent yet, but a
     kubeconfig may run its login program. Raises UsageError where there is no such way."""
     if address.context is None and address.kubeconfig is None and is_pod(environment, account):
@@ -71,32 +74,30 @@ def open_access(address: KubeAddress, environment: Mapping[str, str] = os.enviro
     return by_kubeconfig(address.kubeconfig, address.context)
 
 
-def is_pod(environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> bool:
+def is_pod(environment: Mapping[str, str] = os.environ, account: Path = inpod.ACCOUNT) -> bool:
     """Whether there are an API server and an account to be used without a kubeconfig."""
-    if environment.get(API_SERVER):
-        return True
-    return bool(environment.get("KUBERNETES_SERVICE_HOST")) and (account / "token").exists()
+    return bool(environment.get(API_SERVER)) or inpod.is_pod(environment, account)
 
 
 def _in_pod(environment: Mapping[str, str], account: Path) -> Access:
-    token_file = Path(environment.get(TOKEN_FILE) or account / "token")
-    ca_file = Path(environment.get(CA_FILE) or account / "ca.crt")
-    host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT") or "443"
-    server = environment.get(API_SERVER) or f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    token_named, ca_named = (Path(text) if (text := environment.get(name)) else None for name in (TOKEN_FILE, CA_FILE))
     try:
-        api = KubeApi(server, token_file=token_file, ca_file=ca_file, part="client")
+        way = inpod.way(environment.get(API_SERVER, ""), token_named, ca_named, environment, account)
+        if (token_file := way.token_file) is None:
+            raise FileNotFoundError(f"there is no token in {account}")
+        api = way.api("client")
         whose = account_of(token_file.read_text())
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"The account of this pod can't be used: {error}.") from None
 
     def upgrade() -> Upgrade:
         return Upgrade(
-            server.replace("http", "ws", 1),
+            way.server.replace("http", "ws", 1),
             {"Authorization": f"Bearer {token_file.read_text().strip()}"},
-            {"cert_reqs": ssl.CERT_REQUIRED, "ca_certs": str(ca_file)},
+            {"cert_reqs": ssl.CERT_REQUIRED} | ({} if way.ca_file is None else {"ca_certs": str(way.ca_file)}),
         )
 
-    return Access(api, upgrade, whose, f"the API server {server}")
+    return Access(api, upgrade, whose, f"the API server {way.server}")
 
 
 def account_of(token: str) -> tuple[str, str]:
