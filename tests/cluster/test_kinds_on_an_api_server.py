@@ -59,7 +59,7 @@ def test_each_kind_is_established_with_a_schema_that_is_fully_understood(plural:
 def test_the_short_name_and_the_category_lead_to_it(sameshot: Cluster) -> None:
     listed = sameshot.api.call("GET", f"/apis/{names.API_VERSION}").thing["resources"]
     found = {each["name"]: each for each in listed}
-    assert found[names.COORDINATORS]["shortNames"] == ["cc"]
+    assert found[names.COORDINATORS]["shortNames"] == ["ssc"]
     assert f"{names.COORDINATORS}/status" in found
     sameshot.real_only("it knows no categories")
     assert found[names.COORDINATORS]["categories"] == ["sameshot"]

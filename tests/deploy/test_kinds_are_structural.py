@@ -207,3 +207,9 @@ def test_policies_have_the_fields_of_the_policy_that_coordinators_hold_to() -> N
 )
 def test_the_check_sees_what_a_server_would_refuse(schema: Json, told: str) -> None:
     assert any(told in each for each in problems(schema)), list(problems(schema))
+
+
+def test_short_names_are_none_of_other_projects() -> None:
+    """`cc` is Cluster API's ClusterClass; kubectl takes one of two at will."""
+    short = {kind: each["spec"]["names"]["shortNames"] for kind, each in definitions().items()}
+    assert short == {"CaptureCoordinator": ["ssc"], "CapturePolicy": ["ssp"], "ClusterCapturePolicy": ["cssp"]}
