@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
 import typer
 import yaml
 from cluster_kinds import kinds_of, problems_of, pruned
@@ -22,6 +26,7 @@ DEPLOY = REPO / "deploy"
 PAGE = REPO / "docs/kubernetes.md"
 TEXT = PAGE.read_text()
 WHOLE = kustomized(DEPLOY / "overlays/cluster-wide")
+KUBECTL = shutil.which("kubectl")
 Json = dict[str, Any]
 
 
@@ -55,7 +60,11 @@ def test_every_command_of_ours_is_one() -> None:
 
 
 def test_every_object_that_a_command_names_is_deployed() -> None:
-    there = {(each["kind"].lower(), each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in WHOLE}
+    objects = WHOLE + kustomized(DEPLOY / "namespace")
+    there = {
+        (each["kind"].lower(), each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in objects
+    }
+    there.add(("namespace", "", "ml"))  # the user's own
     for line in commands():
         words = shlex.split(line.split(" | ")[0])
         if words[:1] != ["kubectl"]:
@@ -63,13 +72,57 @@ def test_every_object_that_a_command_names_is_deployed() -> None:
         namespace = words[words.index("-n") + 1] if "-n" in words else ""
         if namespace:
             assert ("namespace", "", namespace) in there, line
-        if {"delete", "patch"} & set(words) and "-k" not in words and "--all" not in words:
-            at = next(i for i, word in enumerate(words) if word in ("delete", "patch"))
+        if {"delete", "patch", "restart"} & set(words) and not {"-k", "--all", "--selector", "node"} & set(words):
+            at = next(i for i, word in enumerate(words) if word in ("delete", "patch", "restart"))
             assert (words[at + 1], namespace, words[at + 2]) in there, line
+        for label in re.findall(r"--selector (\S+)=", line):
+            assert label == names.JOB_NAMESPACE, line
         for role in re.findall(r"--role=(\S+)", line):
             assert ("role", namespace, role) in there, line
-        if "-k" in words:
+        if "-k" in words and words[-1] != "my-cluster" and "my-cluster" not in words:
             assert (REPO / words[words.index("-k") + 1] / "kustomization.yaml").is_file(), line
+
+
+def test_secrets_come_before_the_config_maps_that_the_parts_wait_for() -> None:
+    for text in (section("Install"), (REPO / "README.md").read_text().split("\n## On Kubernetes\n")[1]):
+        made = re.findall(
+            r"^\$ kubectl -n (\S+) create (secret|configmap)(?: generic)? sameshot-archive", text, re.MULTILINE
+        )
+        assert made == [
+            ("sameshot-agents", "secret"),
+            ("sameshot-coordinators", "secret"),
+            ("sameshot-system", "configmap"),
+            ("sameshot-agents", "configmap"),
+        ]
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="there is no kubectl here, whose `kustomize` reads such patches")
+def test_the_overlay_on_the_page_does_what_is_said_of_it(tmp_path: Path) -> None:
+    whole, account = re.findall(r"```yaml\n(.*?)```", TEXT.split("\n## Policies\n")[0], re.DOTALL)
+    there = "../sameshot/deploy/overlays/cluster-wide"
+    assert there in whole
+    told = yaml.safe_load(whole)
+    told["resources"] = [os.path.relpath(DEPLOY / "overlays/cluster-wide", tmp_path.resolve())]
+    told["patches"] += yaml.safe_load(account)["patches"]
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(told))
+    assert KUBECTL is not None
+    built = subprocess.run([KUBECTL, "kustomize", tmp_path], capture_output=True, text=True, check=True, timeout=60)
+    found = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(built.stdout)}
+    assert set(found) == {(each["kind"], each["metadata"]["name"]) for each in WHOLE}
+    assert found["CronJob", "sameshot-gc"]["spec"]["suspend"] is False
+    accounts = [each for (kind, _), each in found.items() if kind == "ServiceAccount"]
+    assert len(accounts) == 4
+    assert all(each["imagePullSecrets"] == [{"name": "registry"}] for each in accounts)
+    annotated = [each["metadata"]["name"] for each in accounts if "annotations" in each["metadata"]]
+    assert annotated == ["sameshot-agent"]
+    operator = found["Deployment", "sameshot-operator"]["spec"]["template"]["spec"]["containers"][0]
+    (plain,) = [
+        each for each in WHOLE if (each["kind"], each["metadata"]["name"]) == ("Deployment", "sameshot-operator")
+    ]
+    (before,) = plain["spec"]["template"]["spec"]["containers"]
+    assert operator["args"] == [*before["args"], "--pull-secret=registry"]
+    pods = [template["spec"]["containers"] for _, template in pod_templates(list(found.values()))]
+    assert {each["image"] for containers in pods for each in containers} == {"registry.local/sameshot/cluster:0.1.0"}
 
 
 def test_config_maps_and_secrets_are_those_that_the_parts_read() -> None:
