@@ -38,18 +38,20 @@ def api() -> Iterator[ClusterApi]:
         server.make(helper_pod("sameshot-agents", "sameshot-agent", "agent-1", node="node-a"))
         server.make(helper_pod("sameshot-system", "sameshot-operator", "operator-1", node="node-b"))
         server.make(coordinator())
-        edit = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
-        jane = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "jane"}
-        server.make(
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "RoleBinding",
-                "metadata": {"name": "jane", "namespace": "ml"},
-                "roleRef": edit,
-                "subjects": [jane],
-            }
-        )
+        bound(server, "jane", "edit")
         yield server
+
+
+def bound(server: ClusterApi, person: str, role: str) -> None:
+    server.make(
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": person, "namespace": "ml"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": person}],
+        }
+    )
 
 
 def helper_pod(namespace: str, name: str, pod: str, *, node: str) -> dict[str, Any]:
@@ -142,6 +144,25 @@ def test_whoever_may_only_read_one_namespace_learns_of_that_and_is_told_what_was
     assert answer["findings"] == []  # of what was not seen nothing is claimed
     assert invoke(["status", "--kubeconfig", mine, "-A"]) == 77
     assert "name one with -n" in capsys.readouterr().err
+
+
+def test_who_may_only_capture_is_told_what_status_takes_and_can_list_jobs(
+    api: ClusterApi, kubeconfig: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bound(api, "carl", "sameshot-user")
+    config = str(api.kubeconfig(tmp_path / "carl", "carl", namespace="ml"))
+    assert invoke(["status", "-n", "ml", "--kubeconfig", config]) == 77
+    said = capsys.readouterr().err
+    assert "--clusterrole=view --user=<you>" in said
+    assert "`sameshot jobs -n ml`" in said
+    assert invoke(["jobs", "-n", "ml", "--kubeconfig", config]) == 0
+
+
+def test_a_namespace_that_is_not_there_is_no_sound_one(
+    api: ClusterApi, kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["status", "-n", "nope", "--kubeconfig", kubeconfig]) == 6
+    assert "There is no namespace nope in this cluster." in capsys.readouterr().err
 
 
 def test_a_pod_whose_owners_may_not_be_read_is_laid_to_nobodys_charge(

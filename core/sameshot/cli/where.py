@@ -203,7 +203,12 @@ def dial(where: Where) -> Client:
     from sameshot.client import Client, resolve
 
     address = address_of(where, os.environ, own_namespace, plugin=program() != "sameshot")
-    return Client(resolve(address, say=say))
+    try:
+        return Client(resolve(address, say=say))
+    except KeyboardInterrupt:
+        say("")  # after the terminal's ^C
+        say("The coordinator was not waited for any longer; nothing was asked of it.", fg="yellow")
+        raise
 
 
 def in_cluster(namespace: str | None, all_namespaces: bool, context: str | None, kubeconfig: Path | None) -> bool:

@@ -20,6 +20,10 @@ RENEWED_AFTER = 0.8  # of its life
 ASK_AGAIN_S = 10.0  # where it could not be renewed: meanwhile no call waits for a server that is silent
 
 
+class NoAccount(Denied):
+    """There is no such ServiceAccount."""
+
+
 class FileToken:
     """A projected token; the kubelet replaces the file long before it expires."""
 
@@ -80,7 +84,7 @@ class RequestedToken:
                     "serviceaccounts/token of it."
                 ) from None
             if error.status == 404:
-                raise Denied(f"There is no {account}; make it, or name another one with ?service-account=.") from None
+                raise NoAccount(f"There is no {account}.") from None
             raise Unreachable(f"No token of the {account} was given: {error}.") from None
         except TROUBLES as error:
             raise Unreachable(f"The API server does not answer: {error}.") from None

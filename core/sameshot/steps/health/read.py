@@ -50,14 +50,14 @@ def look(
 ) -> Seen:
     """`namespace` None: all of them; `job`: only pods and coordinators of jobs of that name.
 
-    Raises Denied where pods of the namespace may not be listed, Unreachable where the server does not answer.
+    Raises Denied where pods of the namespace may not be listed, NoSuchJob where there is no such namespace, Unreachable
+    where the server does not answer.
     """
     try:
         return _Look(api).look(namespace, job, agents_namespace, system_namespace)
     except ApiError as error:
         if error.status in (401, 403):
-            where = "of all namespaces; name one with -n" if namespace is None else f"in namespace {namespace}"
-            raise Denied(f"You may not list pods {where} ({_short(error)}).") from None
+            raise _denied("pods", namespace, error, "view") from None
         raise Unreachable(f"The API server does not answer as it should: {error}.") from None
     except TROUBLES as error:
         raise Unreachable(f"The API server does not answer: {error}.") from None
@@ -70,8 +70,7 @@ def look_at_jobs(api: Api, namespace: str | None, wanted: Mapping[str, str] = {}
         found, installed = _Look(api).coordinators(namespace)
     except ApiError as error:
         if error.status in (401, 403):
-            where = "of all namespaces; name one with -n" if namespace is None else f"in namespace {namespace}"
-            raise Denied(f"You may not list CaptureCoordinators {where} ({_short(error)}).") from None
+            raise _denied("CaptureCoordinators", namespace, error, "sameshot-viewer") from None
         raise Unreachable(f"The API server does not answer as it should: {error}.") from None
     except TROUBLES as error:
         raise Unreachable(f"The API server does not answer: {error}.") from None
@@ -103,7 +102,7 @@ class _Look:
             installed=installed,
             pods=tuple(pods),
             coordinators=tuple(found),
-            namespaces=tuple(self._namespaces(sorted(where), hooks={each.namespace for each in pods})),
+            namespaces=tuple(self._namespaces(sorted(where), hooks={each.namespace for each in pods}, asked=namespace)),
             agents=self._agents(agents_namespace),
             operators=self._operators(system_namespace),
             unread=tuple(self._unread),
@@ -158,13 +157,13 @@ class _Look:
             return [], False
         return [SeenCoordinator(one, self._age(one.metadata.creation_timestamp)) for one in found], True
 
-    def _namespaces(self, found: Iterable[str], hooks: set[str]) -> Iterator[SeenNamespace]:
+    def _namespaces(self, found: Iterable[str], hooks: set[str], asked: str | None) -> Iterator[SeenNamespace]:
         none: list[Any] = []
         cluster = self._allowed("the cluster's policy", lambda: self._plain(_policies(None)), none)
         for name in found:
             own = self._allowed(f"policies in namespace {name}", partial(self._plain, _policies(name)), none)
             policy = effective(cluster, own)
-            labelled = self._allowed(f"namespace {name}", partial(self._labelled, name), None)
+            labelled = self._allowed(f"namespace {name}", partial(self._labelled, name, name == asked), None)
             hook = self._allowed(f"ConfigMaps in namespace {name}", partial(self._hook, name), None)
             yield SeenNamespace(
                 name=name,
@@ -220,8 +219,16 @@ class _Look:
                 return []
             raise
 
-    def _labelled(self, namespace: str) -> bool | None:
-        found = msgspec.json.decode(self._api.get(f"/api/v1/namespaces/{namespace}"), type=_Labelled)
+    def _labelled(self, namespace: str, asked: bool) -> bool | None:
+        """None: it went meanwhile. `asked`: it is the one that is meant, so that is an error."""
+        try:
+            found = msgspec.json.decode(self._api.get(f"/api/v1/namespaces/{namespace}"), type=_Labelled)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            if asked:
+                raise NoSuchJob(f"There is no namespace {namespace} in this cluster.") from None
+            return None
         return (found.metadata.labels or {}).get(labels.ARM_LABEL) == labels.ENABLED
 
     def _pods_of(self, namespace: str, selector: str) -> list[_Pod]:
@@ -234,6 +241,19 @@ class _Look:
             return max((self._now - datetime.datetime.fromisoformat(stamp)).total_seconds(), 0.0)
         except (ValueError, TypeError):
             return 0.0
+
+
+def _denied(what: str, namespace: str | None, error: ApiError, role: str) -> Denied:
+    """`role`: a ClusterRole that is enough."""
+    if error.status == 401:
+        return Denied(f"The API server does not know who asks; log in again ({_short(error)}).")
+    if namespace is None:
+        return Denied(f"You may not list {what} of all namespaces; name one with -n ({_short(error)}).")
+    less = f" Lists of jobs take less: `sameshot jobs -n {namespace}`." if role == "view" else ""
+    return Denied(
+        f"You may not list {what} in namespace {namespace} ({_short(error)}). The role {role} is enough: kubectl "
+        f"create rolebinding <you>-{role} -n {namespace} --clusterrole={role} --user=<you>.{less}"
+    )
 
 
 def hook_of(thing: Mapping[str, Any]) -> Hook:
