@@ -37,9 +37,14 @@ class JobRef(msgspec.Struct, frozen=True, order=True):
         return self.path
 
 
+def is_name(name: str) -> bool:
+    """Whether this can be one path segment everywhere (Kubernetes, object stores, file systems)."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_name(name: str, what: str) -> str:
-    """Refuse a name that can't be one path segment everywhere (Kubernetes, object stores, file systems)."""
-    if not _NAME.fullmatch(name):
+    """Refuse one that is none (`is_name`)."""
+    if not is_name(name):
         raise InvalidSpec(
             f"{what} {name!r} is not usable as a name: start and end with a letter or digit and use only letters, "
             "digits, '.', '_' and '-', at most 253 in all."

@@ -312,7 +312,7 @@ def test_a_job_whose_uid_is_none_is_told_about_and_disturbs_nobody(uid: str, cap
         assert operator.keeper.unusable == 1
 
     play()
-    assert [each for each in caplog.messages if "no coordinator can be made for job ml/odd" in each]
+    assert [each for each in caplog.messages if "no coordinator can be made for job 'ml/odd" in each]
 
 
 @played()

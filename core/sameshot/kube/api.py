@@ -1,9 +1,8 @@
 """The part of the Kubernetes API that the parts in a cluster need: read, list, follow, and (the operator) write.
 
-Written on the standard library, which a node agent has anyway: the official client takes 43 MB of memory and 0.3 s more
-than this on every node of the cluster, aiohttp 9 MB
-(measured on Python 3.11, import only), for a few kinds of requests.
-Calls block; they belong in a thread.
+Written on the standard library, which every part has anyway: the official client takes 43 MB of memory and 0.3 s more
+than this (aiohttp 9 MB; measured on Python 3.11, import only), on each node and for each coordinator, for a few kinds
+of requests. Calls block; they belong in a thread.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from sameshot.kube.deep import decoded
 TIMEOUT_S = 15.0
 WATCH_S = 60  # then the server ends it and the next one begins: a connection that died in silence costs no more
 PAGE = 250
-MAX_ANSWER = 64 << 20
 MAX_EVENT = 16 << 20  # etcd takes 1.5 MB for an object, which JSON may spell in six times as much
+MAX_ANSWER = MAX_EVENT  # of each page of a list, too: several may be read at once, in little memory
 
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -138,22 +137,18 @@ def pages(get: Callable[[str, Mapping[str, str]], bytes], path: str, query: Mapp
 
 
 class KubeApi:
-    """`server` is `https://host:port`; the token is read anew for every request, as the kubelet exchanges it.
-
-    `max_answer` bounds what is read of an answer to `get` and of each page of a list, in bytes; no less than one object
-    may have (`MAX_EVENT`).
-    """
+    """`server` is `https://host:port`; the token is read anew for every request, as the kubelet exchanges it. `part`
+    is what its log calls us."""
 
     def __init__(
         self,
         server: str,
         *,
+        part: str,
         token_file: Path | None = None,
         ca_file: Path | None = None,
         timeout_s: float = TIMEOUT_S,
         watch_s: int = WATCH_S,
-        part: str = "agent",
-        max_answer: int | None = None,
     ) -> None:
         url = urlsplit(server)
         if url.scheme not in ("http", "https") or not url.hostname:
@@ -166,7 +161,6 @@ class KubeApi:
         self._timeout_s = timeout_s
         self._watch_s = watch_s
         self._part = part
-        self._max_answer = max_answer
         self._watching: set[socket.socket] = set()
         self._closed = False
 
@@ -174,12 +168,11 @@ class KubeApi:
         """One object or page. Raises ApiError, another OSError, or http.client.HTTPException."""
         connection, answer = self._ask("GET", path, query, self._timeout_s)
         try:
-            most = self._max_answer or MAX_ANSWER
-            data = answer.read(most + 1)
+            data = answer.read(MAX_ANSWER + 1)
         finally:
             connection.close()
-        if len(data) > most:
-            raise TooLarge(200, f"more than {most} bytes")
+        if len(data) > MAX_ANSWER:
+            raise TooLarge(200, f"more than {MAX_ANSWER} bytes")
         return data
 
     def list(self, path: str, query: Mapping[str, str]) -> Iterator[Listed]:

@@ -48,6 +48,8 @@ class Follower(Generic[T]):
         """Why the server does not tell us what changes now; empty: it does."""
         self.heard_at: float | None = None
         """When the server was last heard of (monotonic); a quiet watch says something at least once a minute."""
+        self.restarts = 0
+        """Times that it was begun anew because of some trouble."""
         self._api = api
         self._path = path
         self._query = dict(query)
@@ -97,6 +99,7 @@ class Follower(Generic[T]):
                     forgot = True
                     self._ending.wait(BETWEEN_WATCHES_S)
                     continue
+            self.restarts += 1
             self._complain(trouble, pause)
             self._ending.wait(pause * random.uniform(0.8, 1.2))
             pause = min(2 * pause, LONGEST_PAUSE_S)

@@ -7,7 +7,7 @@ import re
 
 from sameshot.arm import labels
 from sameshot.errors import UsageError
-from sameshot.model import JobRef
+from sameshot.model import JobRef, is_name
 
 GROUP, VERSION = labels.DOMAIN, "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
@@ -25,6 +25,7 @@ AGENTS_NAMESPACE = "sameshot-agents"
 OPERATOR_ACCOUNT = "sameshot-operator"
 CALLERS_ACCOUNT = "sameshot"
 """The ServiceAccount, in the job's namespace, for which a person's client asks a token, unless another one is named."""
+ACCOUNT_PREFIX = "c-"  # of coordinators' own
 ANALYSIS_ACCOUNT = "sameshot-analysis"
 
 COORDINATOR_PORT = 7443
@@ -47,12 +48,13 @@ AGENT_HOST = f"sameshot-agent.{AGENTS_NAMESPACE}.svc"
 
 # As long as the API server's own uids, in lower case; what a pod's maker wrote as an owner's uid may be anything.
 _UID = re.compile(r"[0-9a-z](?:[0-9a-z-]{0,34}[0-9a-z])?")
+_COORDINATOR = re.compile(rf"c-{_UID.pattern}-([0-9a-f]{{10}})-(?:0|[1-9][0-9]{{0,7}})")
 MAX_ATTEMPT = 99_999_999
 
 
 def usable(job: JobRef) -> bool:
-    """Whether objects can be named after this job."""
-    return _UID.fullmatch(job.uid) is not None and 0 <= job.attempt <= MAX_ATTEMPT
+    """Whether objects can be named after this job, and its name is one: both are what a pod's maker wrote."""
+    return _UID.fullmatch(job.uid) is not None and 0 <= job.attempt <= MAX_ATTEMPT and is_name(job.name)
 
 
 def account_of(job: JobRef) -> str:
@@ -62,13 +64,23 @@ def account_of(job: JobRef) -> str:
     another namespace. Raises UsageError for a job that is not `usable`.
     """
     if not usable(job):
-        raise UsageError(f"No coordinator can be made for job {job}: its uid {job.uid[:60]!r} is none.")
-    return f"c-{job.uid}-{hashlib.sha256(job.namespace.encode()).hexdigest()[:10]}"
+        raise UsageError(f"No coordinator can be made for job {job}: its name or its uid {job.uid[:60]!r} is none.")
+    return f"{ACCOUNT_PREFIX}{job.uid}-{_digest(job.namespace)}"
 
 
 def coordinator_of(job: JobRef) -> str:
     """Pod, Service, Secret and ConfigMap of this attempt's coordinator, and its CaptureCoordinator."""
     return f"{account_of(job)}-{job.attempt}"
+
+
+def may_be_coordinator(namespace: str, name: str) -> bool:
+    """Whether `coordinator_of` some attempt of some job of this namespace gives that name."""
+    parts = _COORDINATOR.fullmatch(name)
+    return parts is not None and parts[1] == _digest(namespace)
+
+
+def _digest(namespace: str) -> str:
+    return hashlib.sha256(namespace.encode()).hexdigest()[:10]
 
 
 def coordinator_host(job: JobRef, namespace: str = COORDINATORS_NAMESPACE) -> str:

@@ -1,4 +1,4 @@
-"""What the agent needs to know about a pod, from the pod's own object as the API server gives it. Pure.
+"""What a part needs to know about a pod, from the pod's own object as the API server gives it. Pure.
 
 Pod, namespace, uid, labels and owner come from here and never from what a process in the pod wrote. The fields are
 those of https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/; what is not read is ignored.
@@ -20,7 +20,6 @@ from sameshot.arm.values import NotArmable
 EPHEMERAL = "ephemeral-storage"
 MAX_LOCAL_WORLD = 4096
 MAX_WHY = 300  # characters of what the API says about a pod
-MAX_OWNER = 253  # characters of each word about an owner: servers don't look at what a pod's maker wrote there
 MOST_BYTES = 2**63 - 1  # as with the server's own quantities
 # A uid becomes a folder's name below the kubelet's root.
 _UID = re.compile(r"[0-9A-Za-z](?:[0-9A-Za-z-]{0,98}[0-9A-Za-z])?")
@@ -167,7 +166,7 @@ class Pod(msgspec.Struct, frozen=True):
 
 
 def pod_of(found: PodObject) -> Pod | None:
-    """What the agent needs of an armed pod; None for any other pod, whatever its labels ask for.
+    """What a part needs of an armed pod; None for any other pod, whatever its labels ask for.
 
     Raises ValueError for a pod that no API server would give.
     """
@@ -178,9 +177,6 @@ def pod_of(found: PodObject) -> Pod | None:
         return None  # a directory in memory is not on the node's disk, and counts against the container
     if not _UID.fullmatch(meta.uid):
         raise ValueError(f"pod uid {meta.uid[:60]!r}")
-    owner = controller_of(meta)
-    if owner is not None and max(map(len, msgspec.structs.astuple(owner))) > MAX_OWNER:
-        raise ValueError(f"an owner with more than {MAX_OWNER} characters in a word")
     container, size = _expected(annotations, spec)
     status = next((one for one in found.status.container_statuses or () if one.name == container), None)
     running = status.state.running if status is not None and status.state is not None else None
@@ -189,7 +185,7 @@ def pod_of(found: PodObject) -> Pod | None:
         name=meta.name,
         uid=meta.uid,
         node=spec.node_name,
-        owner=owner,
+        owner=controller_of(meta),
         attempt=_attempt(meta.labels or {}),
         ended=meta.deletion_timestamp is not None or found.status.phase in ("Succeeded", "Failed"),
         container=container,

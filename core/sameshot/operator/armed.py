@@ -9,11 +9,10 @@ from typing import Any
 
 import msgspec
 
-from sameshot.arm import labels
 from sameshot.arm.values import Json, inside
 from sameshot.kube.api import TROUBLES
 from sameshot.kube.owners import Owners, Whose
-from sameshot.kube.pods import Owner, Pod, PodObject, pod_of
+from sameshot.kube.pods import Owner, Pod
 from sameshot.model import JobRef
 
 log = logging.getLogger(__name__)
@@ -79,15 +78,15 @@ class ArmedPods:
         return sum(each.pod.namespace == namespace and not each.pod.ended for each in self._pods.values())
 
     def take(self, before: Json | None, after: Json | None) -> None:
-        """A pod was seen, or is gone."""
+        """A pod was seen (as it is `kept`), or is gone."""
         old = str(inside(before or {}, "metadata").get("uid") or "")
-        pod = None if after is None else _understood(after)
+        pod: Pod | None = None if after is None else after.get("pod")
         if pod is None or pod.uid != old:
             self._forget(old)
         if pod is None:
             return
         known = self._pods.get(pod.uid)
-        series = str(inside(after or {}, "metadata", "annotations").get(labels.SERIES) or "")
+        series = str((after or {}).get("series") or "")
         if known is not None and known.pod.owner == pod.owner and known.pod.attempt == pod.attempt:
             self._set(msgspec.structs.replace(known, pod=pod, series=series))
         else:
@@ -170,11 +169,3 @@ class ArmedPods:
                 return
             self._try(uid)
             await asyncio.sleep(self._again_s)
-
-
-def _understood(thing: Json) -> Pod | None:
-    try:
-        return pod_of(msgspec.convert(thing, PodObject))
-    except Exception as error:  # whatever its maker wrote into it: the others are served all the same
-        log.warning("a pod was not understood why=%r", f"{type(error).__name__}: {error}"[:300])
-        return None

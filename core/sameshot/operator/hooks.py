@@ -19,6 +19,7 @@ from sameshot.arm.values import Json, copied, inside
 from sameshot.kube import names
 from sameshot.kube.api import MERGE_PATCH, Api, ApiError
 from sameshot.operator.armed import ArmedPods, InThread
+from sameshot.operator.kept import kept
 from sameshot.operator.mending import differs
 from sameshot.operator.rights import CRD
 from sameshot.operator.seen import Seen
@@ -135,7 +136,8 @@ class Hooks:
         return self._crd_uid
 
     def _put(self, answer: Any) -> None:
-        self._seen.put(Source.HOOKS, msgspec.json.decode(answer, type=dict))
+        if (slim := kept(Source.HOOKS, answer)) is not None:
+            self._seen.put(Source.HOOKS, slim)
 
 
 def _path(namespace: str, *, named: bool = True) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -11,6 +12,7 @@ from sameshot.arm import labels
 from sameshot.arm.ended import ENDINGS
 from sameshot.arm.values import Json, inside
 from sameshot.kube.api import Api, ApiError
+from sameshot.kube.deep import decoded
 from sameshot.kube.pods import Owner
 from sameshot.model import JobRef
 from sameshot.operator.decide import End
@@ -33,6 +35,28 @@ class Looked(msgspec.Struct, frozen=True):
     why: str = ""
 
 
+class _Owner(msgspec.Struct, rename="camel"):
+    kind: str = ""
+    name: str = ""
+    controller: bool | None = None
+
+
+class _JobMeta(msgspec.Struct, rename="camel"):
+    name: str = ""
+    uid: str = ""
+    generate_name: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[_Owner] | None = None
+
+
+class _JobObject(msgspec.Struct):
+    """What is read of it: the rest may be a hundred times as much."""
+
+    metadata: _JobMeta = msgspec.field(default_factory=_JobMeta)
+    status: dict[str, Any] = {}
+
+
 def look(api: Api, job: JobRef, top: Owner) -> Looked:
     """Read the job's own object. Raises OSError or HTTPException where the API server can't be asked."""
     group, _, version = top.api_version.rpartition("/")
@@ -47,19 +71,19 @@ def look(api: Api, job: JobRef, top: Owner) -> Looked:
     root = ("apis", group, version) if group else ("api", version)
     path = "".join(f"/{quote(one, safe='')}" for one in (*root, "namespaces", job.namespace, ending.resource, job.name))
     try:
-        found: Json = msgspec.json.decode(api.get(path), type=dict)
+        read = decoded(api.get(path), _JobObject)
     except ApiError as error:
         if error.status == 404:
             return Looked(End.GONE, why=f"there is no {top.kind} {job.namespace}/{job.name}")
         if error.status == 403:
             return Looked(End.UNKNOWN, tells=False, why=f"{error}")
         raise
-    metadata = inside(found, "metadata")
-    if metadata.get("uid") != job.uid:
+    if read.metadata.uid != job.uid:
         return Looked(End.GONE, why=f"another {top.kind} has the name {job.namespace}/{job.name}")
+    found: Json = msgspec.to_builtins(read)
     ended = ending.ended(found)
     end = End.UNKNOWN if ended is None else End.ENDED if ended else End.RUNS
-    return Looked(end, tells=ending.tells, series=series_of(found), labels=_labels(metadata.get("labels")))
+    return Looked(end, tells=ending.tells, series=series_of(found), labels=_labels(read.metadata.labels))
 
 
 def series_of(thing: Json) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -81,6 +82,7 @@ class Keeper:
                 if self._usable(key, job):
                     did, at = await self._work(job, top, notes)
                     again, busy = min(again, at), busy or did
+                await asyncio.sleep(0)  # others have their turns between
             if not busy:
                 break
         else:
@@ -137,7 +139,10 @@ class Keeper:
             return True
         if key not in self._told:
             self._told.add(key)
-            log.warning("no coordinator can be made for job %s: the uid of its owner, %r, is none", job, job.uid[:60])
+            log.warning(
+                "no coordinator can be made for job %r: the name or the uid of its pods' owner, %r, is none",
+                str(job)[:300], job.uid[:60],
+            )  # fmt: skip
         return False
 
     # --- steps ------------------------------------------------------------------------------------------------
@@ -195,7 +200,7 @@ class Keeper:
                 raise
         else:
             log.info("job %s: CaptureCoordinator %s made", job, names.coordinator_of(job))
-        self._seen.put(Source.COORDINATORS, made)
+        self._writing.coordinator(made)
 
     def _wanted(self, job: JobRef, *, renewed: bool) -> dict[Kind, Json]:
         read = self.known.read(key_of(job), job.attempt)
@@ -236,7 +241,7 @@ class Keeper:
             if error.status == 404:
                 return True
             raise
-        self._seen.put(Source.COORDINATORS, found)
+        self._writing.coordinator(found)
         return False
 
     # --- calls ------------------------------------------------------------------------------------------------
@@ -300,6 +305,6 @@ class Keeper:
                 self._seen.drop(Source.COORDINATORS, (job.namespace, read.metadata.name), read.metadata.uid)
                 return
             raise
-        self._seen.put(Source.COORDINATORS, made)
+        self._writing.coordinator(made)
         if before.phase is not after.phase:
             log.info("job %s: %s", job, after.phase.value)

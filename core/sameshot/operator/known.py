@@ -17,7 +17,11 @@ from sameshot.operator.config import OperatorConfig
 from sameshot.operator.jobs import POD
 from sameshot.operator.objects import Kind
 from sameshot.operator.seen import Seen, place_of
-from sameshot.operator.sources import CHILDREN, Source
+from sameshot.operator.sources import CHILDREN, KIND_OF, Source
+
+MOST_ATTEMPTS = 20
+"""Of one job, that are looked at in one turn. Jobs have one or a few with anything left; with labels that a pod's maker
+may choose there may be any number."""
 
 
 class Known:
@@ -31,6 +35,7 @@ class Known:
         self._armed = armed
         self._gone = gone
         self._of: dict[JobKey, dict[tuple[Source, tuple[str, str]], int | None]] = {}
+        self._read: dict[JobKey, set[int]] = {}  # attempts that have a CaptureCoordinator
 
     def note(self, source: Source, before: Json | None, after: Json | None) -> set[JobKey]:
         """Something of ours was seen, or is gone; the jobs that it concerns."""
@@ -41,13 +46,21 @@ class Known:
                 continue
             namespace, uid, attempt = found
             key = (namespace, uid)
+            keys.add(key)
+            if source is Source.BINDINGS:
+                continue  # it goes with its CaptureCoordinator: alone it says nothing about an attempt
             if there:
                 self._of.setdefault(key, {})[source, place_of(thing)] = attempt
             else:
                 self._of.get(key, {}).pop((source, place_of(thing)), None)
-                if source is Source.COORDINATORS and after is None and attempt is not None:
-                    self._gone(key, attempt)
-            keys.add(key)
+            if source is Source.COORDINATORS and attempt is not None:
+                read = self._read.setdefault(key, set())
+                if there:
+                    read.add(attempt)
+                else:
+                    read.discard(attempt)
+                    if after is None:
+                        self._gone(key, attempt)
         return keys
 
     def jobs(self) -> set[JobKey]:
@@ -62,19 +75,38 @@ class Known:
 
     def forget(self, key: JobKey) -> None:
         self._of.pop(key, None)
+        self._read.pop(key, None)
 
     def _whose(self, source: Source, thing: Json) -> tuple[str, str, int | None] | None:
-        if source is not Source.COORDINATORS:
-            return objects.job_of(thing)
-        read = coordinator_in(thing)
-        return None if read is None else (read.job.namespace, read.job.uid, read.job.attempt)
+        """By what it says, and only where it is what would be made for that: anybody may write our labels."""
+        if source is Source.COORDINATORS:
+            read = coordinator_in(thing)
+            return None if read is None else (read.job.namespace, read.job.uid, read.job.attempt)
+        found = objects.job_of(thing)
+        if found is None:
+            return None
+        namespace, uid, attempt = found
+        kind, job = KIND_OF[source], JobRef(namespace, "of-that-uid", uid, attempt or 0)
+        if not names.usable(job) or (attempt is None and kind is not Kind.ACCOUNT):
+            return None
+        exact = (objects.place_of(kind, job, self._config), objects.name_of(kind, job))
+        return found if place_of(thing) == exact else None
 
     def attempts(self, key: JobKey) -> list[int]:
-        """The latest first: what it needs matters most."""
-        found = {each.job.attempt for each in self._armed.of(key) if each.job is not None}
-        marked = set(self._of.get(key, {}).values())
-        found |= {each for each in marked if each is not None}
-        return sorted(found or ({0} if marked else set()), reverse=True)
+        """The latest first: what it needs matters most. Of too many, those that have a pod or a coordinator come before
+        those of which only other things are left; the rest gets its turn when these are done."""
+        armed = {each.job.attempt for each in self._armed.of(key) if each.job is not None}
+        things = self._of.get(key, {})
+        read = self._read.get(key, set())
+        found = {*armed, *read, *(each for each in things.values() if each is not None)}
+        if not found and things:
+            found = {0}
+        if len(found) > MOST_ATTEMPTS:
+            pods = {each for (source, _), each in things.items() if source is Source.PODS}
+            latest = max(armed | read, default=0)
+            first = sorted(found, key=lambda each: (each == latest, each in pods, each in read, each), reverse=True)
+            found = set(first[:MOST_ATTEMPTS])
+        return sorted(found, reverse=True)
 
     def ref(self, key: JobKey, attempt: int) -> tuple[JobRef, Owner]:
         """The attempt, and the job's own object as a reference."""
@@ -94,20 +126,18 @@ class Known:
         return JobRef(key[0], "unknown", key[1], attempt), POD  # its names do not need the job's
 
     def read(self, key: JobKey, attempt: int) -> CaptureCoordinator | None:
-        for (source, place), of in self._of.get(key, {}).items():
-            if source is Source.COORDINATORS and of == attempt:
-                thing = self._seen.get(source, *place)
-                return None if thing is None else coordinator_in(thing)
-        return None
+        if attempt not in self._read.get(key, ()):
+            return None
+        job = JobRef(key[0], "of-that-uid", key[1], attempt)
+        thing = self._seen.get(Source.COORDINATORS, key[0], names.coordinator_of(job))
+        return None if thing is None else coordinator_in(thing)
 
     def living(self, key: JobKey) -> Iterable[int]:
         """Attempts that have pods, or a coordinator."""
         for each in self._armed.of(key):
             if each.job is not None and not each.pod.ended:
                 yield each.job.attempt
-        for (source, _), attempt in self._of.get(key, {}).items():
-            if source is Source.COORDINATORS and attempt is not None:
-                yield attempt
+        yield from self._read.get(key, ())
 
     def alive(self, key: JobKey) -> bool:
         return any(not each.pod.ended for each in self._armed.of(key))
@@ -127,5 +157,10 @@ def coordinator_in(thing: Json) -> CaptureCoordinator | None:
         read = msgspec.convert(thing, CaptureCoordinator)
     except msgspec.ValidationError:
         return None
+    return read if is_ours(read) else None
+
+
+def is_ours(read: CaptureCoordinator) -> bool:
+    """Whether it is named after its job."""
     job = read.job
-    return read if names.usable(job) and names.coordinator_of(job) == read.metadata.name else None
+    return names.usable(job) and names.coordinator_of(job) == read.metadata.name

@@ -21,6 +21,8 @@ class OperatorHealth:
         self._operator = operator
 
     def dead(self) -> str:
+        if not self._operator.working:
+            return "a task that works on jobs has ended"
         return "" if self._operator.watching.alive else "a thread that follows the API server has ended"
 
     def waits_for(self) -> str:
@@ -53,7 +55,12 @@ class OperatorMetrics:
         yield _gauge("queue_length", "Jobs and hooks that wait for a turn.", (), {(): len(queue)})
         yield _counter("turns", "Turns of jobs and hooks.", queue.done)
         yield _counter("turns_failed", "Turns that failed.", queue.failures)
-        yield _counter("watch_restarts", "Times that following was begun anew.", operator.watching.restarts)
+        restarts = operator.watching.restarts + operator.following.restarts
+        yield _counter("watch_restarts", "Times that following was begun anew.", restarts)
+        yield _gauge(
+            "kinds_left_out", "Kinds in namespaces of which there are more than are looked at.", (),
+            {(): operator.seen.full},
+        )  # fmt: skip
         yield _gauge(
             "hook_foreign", "Namespaces whose ConfigMap sameshot-hook is somebody else's.", (),
             {(): operator.hooks.foreign},

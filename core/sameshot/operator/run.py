@@ -13,9 +13,8 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
-
 from sameshot.arm.values import Json, inside
+from sameshot.errors import SameshotError
 from sameshot.kube.api import TROUBLES, Api
 from sameshot.kube.inpod import Way, way
 from sameshot.kube.owners import Owners
@@ -24,9 +23,11 @@ from sameshot.operator.armed import ArmedPods
 from sameshot.operator.authority import Authority
 from sameshot.operator.calls import Coordinators
 from sameshot.operator.config import OperatorConfig
+from sameshot.operator.following import Following
 from sameshot.operator.hooks import Hooks
 from sameshot.operator.issuing import Issuing
 from sameshot.operator.keeper import Keeper
+from sameshot.operator.kept import kept
 from sameshot.operator.queue import Queue
 from sameshot.operator.seen import Seen, place_of
 from sameshot.operator.sources import FOLLOWED, Source
@@ -60,6 +61,7 @@ class Operator:
         self.queue: Queue[Key] = Queue(
             self._work, at_once=config.jobs_at_once, first_s=timings.retry_s, longest_s=timings.retry_longest_s
         )
+        self.following = Following(config, self._way.api(PART), self._told)
         self.watching = Watching(config, self._way, self._told, served=self._served, lost=self._lost)
         self._issuing = Issuing(self._api, config)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -72,6 +74,7 @@ class Operator:
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.watching.start()
+        self.following.start()
         await self._until_done("the image of its own pod", self._find_image)
         await self._until_done("the authority", self._renew)
         await self._until_done("the first list", self._sweep)
@@ -87,12 +90,18 @@ class Operator:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.armed.close()
+        self.following.close()
         await asyncio.to_thread(self.watching.close)
         self._threads.shutdown(wait=False)
 
     async def _in_thread(self, function: Any, *arguments: Any, **options: Any) -> Any:
         call = functools.partial(function, *arguments, **options)
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    @property
+    def working(self) -> bool:
+        """Whether no task of its own has ended that never should."""
+        return not any(each.done() for each in self._tasks)
 
     @property
     def authority(self) -> Authority | None:
@@ -102,7 +111,7 @@ class Operator:
     # --- what is seen -----------------------------------------------------------------------------------------
 
     def _told(self, source: Source, kind: str | None, thing: Json) -> None:
-        """In a thread of kopf's."""
+        """In a thread of whoever follows."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
@@ -110,8 +119,7 @@ class Operator:
 
     def _served(self) -> bool:
         try:
-            for source in (Source.COORDINATORS, Source.POLICIES, Source.CLUSTER_POLICIES):
-                self._list(source)
+            self._list(Source.CLUSTER_POLICIES)
         except TROUBLES as error:
             log.warning("our kinds can't be listed why=%r; apply deploy/crds where they are missing", f"{error}"[:300])
             return False
@@ -184,12 +192,16 @@ class Operator:
             self._sweep_soon.clear()
             try:
                 await self._renew()
-                await self._sweep()
+                try:
+                    await self._sweep()
+                finally:
+                    self.keeper.forget_old()
+                    self.hooks.forget_crd()
+                    self._add_all()
             except TROUBLES as error:
                 log.warning("looking at everything failed why=%r", f"{error}"[:300])
-            self.keeper.forget_old()
-            self.hooks.forget_crd()
-            self._add_all()
+            except Exception:
+                log.exception("looking at everything failed; it is done again")
             await asyncio.sleep(min(SWEEP_AGAIN_S, self.config.timings.sweep_s))
 
     async def _find_image(self) -> None:
@@ -214,8 +226,8 @@ class Operator:
             things: list[Json] | None = None
             try:
                 things = await self._in_thread(self._list, source)
-            except TROUBLES as error:
-                log.warning("%s can't be listed why=%r", source.value, f"{error}"[:300])
+            except Exception as error:  # one kind that can't be told must not keep the others from being seen
+                log.warning("%s can't be listed why=%r", source.value, f"{type(error).__name__}: {error}"[:300])
                 trouble = trouble or error
             finally:
                 self.seen.listed(source, things, mark)
@@ -228,7 +240,7 @@ class Operator:
         found: list[Json] = []
         for path in one.paths(self.config):
             for page in self._api.list(path, one.query):
-                found += [msgspec.json.decode(raw, type=dict) for raw in page.items]
+                found += [thing for raw in page.items if (thing := kept(source, raw)) is not None]
         return found
 
     async def _until_done(self, what: str, do: Any) -> None:
@@ -237,8 +249,12 @@ class Operator:
             try:
                 await do()
                 return
-            except TROUBLES as error:
-                log.warning("%s can't be had yet why=%r; again in %.0f s", what, f"{error}"[:300], pause)
+            except SameshotError:
+                raise  # to be mended by whoever runs it
+            except Exception as error:
+                log.warning(
+                    "%s can't be had yet why=%r; again in %.0f s", what, f"{type(error).__name__}: {error}"[:300], pause
+                )
             await asyncio.sleep(pause)
             pause = min(2 * pause, 30.0)
 

@@ -7,11 +7,16 @@ loop's thread.
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from sameshot.arm.values import Json, inside
 from sameshot.operator.sources import Source
 
+log = logging.getLogger(__name__)
+
+MOST_OF_A_KIND = 10_000
 Place = tuple[str, str]
 """Namespace (empty: none) and name."""
 
@@ -23,13 +28,21 @@ def place_of(thing: Json) -> Place:
 
 class Seen:
     """`changed` is told each change: the source, the object before (None: there was none), and after. Of `slim` sources
-    only the version is kept: there may be many of them, and whoever is told takes what he needs."""
+    only the version is kept: there may be many of them, and whoever is told takes what he needs. Of one source and
+    namespace no more than `most` are kept: users' namespaces may hold any number. What comes later is left out."""
 
     def __init__(
-        self, changed: Callable[[Source, Json | None, Json | None], None], *, slim: Collection[Source] = ()
+        self,
+        changed: Callable[[Source, Json | None, Json | None], None],
+        *,
+        slim: Collection[Source] = (),
+        most: int = MOST_OF_A_KIND,
     ) -> None:
         self._changed = changed
         self._slim = slim
+        self._most = most
+        self._in: Counter[tuple[Source, str]] = Counter()  # by source and namespace
+        self._full: set[tuple[Source, str]] = set()
         self._things: dict[Source, dict[Place, Json]] = {source: {} for source in Source}
         self._touched: dict[tuple[Source, Place], int] = {}  # also of what is gone, while a list is under way
         self._count = 0
@@ -44,6 +57,24 @@ class Seen:
     def count(self, source: Source) -> int:
         return len(self._things[source])
 
+    @property
+    def full(self) -> int:
+        """Kinds in namespaces of which some were left out."""
+        return len(self._full)
+
+    def _has_room(self, source: Source, place: Place) -> bool:
+        where = (source, place[0])
+        if place[0] and self._in[where] >= self._most:
+            if where not in self._full:
+                self._full.add(where)
+                log.warning(
+                    "namespace %r has more than %d of the %s; the others there are left out until the operator begins "
+                    "anew", place[0], self._most, source.value
+                )  # fmt: skip
+            return False
+        self._in[where] += 1
+        return True
+
     def put(self, source: Source, thing: Json) -> None:
         """It is kept without what lists leave out and what nobody here reads."""
         metadata = {key: value for key, value in inside(thing, "metadata").items() if key != "managedFields"}
@@ -53,6 +84,8 @@ class Seen:
         place = place_of(thing)
         before = self._things[source].get(place)
         if before is not None and not _newer(thing, before):
+            return
+        if before is None and not self._has_room(source, place):
             return
         self._touch(source, place)
         self._things[source][place] = _slim(thing) if source in self._slim else thing
@@ -65,6 +98,10 @@ class Seen:
             return
         self._touch(source, place)
         del self._things[source][place]
+        self._in[source, place[0]] -= 1
+        if not self._in[source, place[0]]:
+            del self._in[source, place[0]]
+            self._full.discard((source, place[0]))
         self._changed(source, before, None)
 
     def begin(self) -> int:

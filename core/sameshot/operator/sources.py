@@ -38,6 +38,11 @@ class Followed(msgspec.Struct, frozen=True):
     own: bool = False
     namespaced: bool = True
 
+    @property
+    def users(self) -> bool:
+        """Whether those who use a namespace may write such objects, as large and as many as they like."""
+        return self.namespaced and not self.own
+
     def paths(self, config: OperatorConfig) -> list[str]:
         """What to list."""
         root = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"

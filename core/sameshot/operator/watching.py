@@ -1,7 +1,9 @@
-"""Following by kopf: what happens to the objects of all sources is handed on, and nothing is ever written.
+"""Following by kopf what only we and administrators write: what happens is handed on, and nothing is ever written.
+
+These objects are small and few. What users of a namespace may write is followed otherwise (following.py).
 
 kopf ends all tasks of its event loop when it ends, and one that fails ends it: so it has threads of its own, and is
-begun anew. One follows users' objects, the other our own namespace: one kopf has one selector for each resource.
+begun anew. One follows what is in no namespace, the other our own: one kopf has one selector for each resource.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from sameshot.arm.values import Json
 from sameshot.kube.inpod import Way
 from sameshot.operator.access import login as login_of
 from sameshot.operator.config import OperatorConfig
+from sameshot.operator.kept import kept
 from sameshot.operator.sources import FOLLOWED, Followed, Source
 
 log = logging.getLogger(__name__)
@@ -53,7 +56,7 @@ class Watching:
         _quiet()
         config = self._config
         parts: dict[str, tuple[dict[Source, Followed], tuple[str, ...]]] = {
-            "jobs": ({key: value for key, value in FOLLOWED.items() if not value.own}, config.namespaces),
+            "cluster": ({key: value for key, value in FOLLOWED.items() if not value.namespaced}, config.namespaces),
             "own": ({key: value for key, value in FOLLOWED.items() if value.own}, (config.coordinators_namespace,)),
         }
         for name, (followed, namespaces) in parts.items():
@@ -113,7 +116,9 @@ class Watching:
 
     def _add(self, registry: kopf.OperatorRegistry, source: Source, one: Followed) -> None:
         async def seen(event: Any, **_: Any) -> None:
-            self._told(source, event["type"], event["object"])
+            thing = kept(source, dict(event["object"]))
+            if thing is not None:
+                self._told(source, event["type"], thing)
 
         what = (one.group, one.version, one.plural) if one.group else (one.version, one.plural)
         kopf.on.event(*what, id=source.name.lower(), registry=registry)(seen)

@@ -10,10 +10,11 @@ from sameshot.arm.values import Json, inside
 from sameshot.kube.api import MERGE_PATCH, Api, ApiError
 from sameshot.operator import objects
 from sameshot.operator.armed import InThread
+from sameshot.operator.kept import kept
 from sameshot.operator.mending import to_mend
 from sameshot.operator.objects import Kind
 from sameshot.operator.seen import Seen, place_of
-from sameshot.operator.sources import CHILDREN
+from sameshot.operator.sources import CHILDREN, Source
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ class Writing:
             await self.patch(kind, want, marks if kind is Kind.POD else to_mend(kind, want, {}) or marks)
             return
         log.info("%s %s/%s made", kind.value, namespace, name)
-        self._seen.put(CHILDREN[kind], made)
+        self._put(CHILDREN[kind], made)
 
     async def patch(self, kind: Kind, want: Json, patch: Json) -> None:
         namespace, name = place_of(want)
@@ -46,7 +47,7 @@ class Writing:
             if error.status == 404:
                 self._seen.drop(CHILDREN[kind], (namespace, name))
             raise
-        self._seen.put(CHILDREN[kind], made)
+        self._put(CHILDREN[kind], made)
 
     async def remove(self, kind: Kind, thing: Json) -> None:
         """The very object that was seen; that there is none any more is as good."""
@@ -61,9 +62,17 @@ class Writing:
             return
         log.info("%s %s/%s removed", kind.value, *place)
         if kind is Kind.POD and inside(left, "metadata").get("deletionTimestamp"):
-            self._seen.put(CHILDREN[kind], left)  # its process ends, then it is gone
+            self._put(CHILDREN[kind], left)  # its process ends, then it is gone
         else:
             self._seen.drop(CHILDREN[kind], place, uid)
+
+    def _put(self, source: Source, thing: Json) -> None:
+        if (slim := kept(source, thing)) is not None:
+            self._seen.put(source, slim)
+
+    def coordinator(self, thing: Json) -> None:
+        """One was seen in an answer."""
+        self._put(Source.COORDINATORS, thing)
 
     async def get(self, path: str) -> Json:
         found: Json = msgspec.json.decode(await self._in_thread(self._api.get, path), type=dict)
