@@ -516,7 +516,7 @@ def test_a_token_ends_with_its_account_and_with_its_pod(admin: KubeApi, api: Clu
 def _as(api: ClusterApi, token: str) -> KubeApi:
     path = api.folder / "as-token"
     path.write_text(token)
-    return KubeApi(api.url, token_file=path, ca_file=api.ca_file)
+    return KubeApi(api.url, part="test", token_file=path, ca_file=api.ca_file)
 
 
 # --- and may they
@@ -676,7 +676,7 @@ def test_paths_that_are_no_resources_have_rights_of_their_own(api: ClusterApi) -
     grant(api, [{"nonResourceURLs": ["/metr*"], "verbs": ["get"]}], JANE, everywhere=True)
     with refused(404):
         jane.get("/metrics")
-    nobody = KubeApi(api.url, ca_file=api.ca_file)
+    nobody = KubeApi(api.url, part="test", ca_file=api.ca_file)
     nobody.get("/version")
     with refused(403, "system:anonymous"):
         nobody.get(MAPS)

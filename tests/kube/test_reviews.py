@@ -475,7 +475,9 @@ def test_a_server_that_speaks_no_json_or_refuses_us_is_no_reason_to_let_anybody_
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
 
         async def ask() -> list[str]:
-            judge = TokenReviews(KubeApi(f"http://127.0.0.1:{server.server_address[1]}"), AUDIENCE, outage_s=600)
+            judge = TokenReviews(
+                KubeApi(f"http://127.0.0.1:{server.server_address[1]}", part="test"), AUDIENCE, outage_s=600
+            )
             lasting = token(exp=time.time() + 600)
             said = [str(await fails(judge.who(lasting))) for _ in range(3)]
             assert (await judge.who(lasting)).username == NAME

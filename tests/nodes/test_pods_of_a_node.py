@@ -61,7 +61,9 @@ class Node:
         shutil.rmtree(self.root / "pods" / pod["metadata"]["uid"])
 
     def dirs(self, api: KubeApiServer, **more: Any) -> PodDirs:
-        return PodDirs(KubeApi(api.url, watch_s=2), node="node-a", root=self.root, spool=self.spool, **more)
+        return PodDirs(
+            KubeApi(api.url, part="test", watch_s=2), node="node-a", root=self.root, spool=self.spool, **more
+        )
 
 
 @pytest.fixture
@@ -562,7 +564,7 @@ def test_an_owner_that_was_unread_is_asked_for_every_half_minute_whatever_number
     jobset, job = a_job_of_a_jobset(api)
     pods = [understood(a_pod(f"p{number}", node="node-a", owner=job)) for number in range(3)]
     now = 1000.0
-    known = Owners(KubeApi(api.url), clock=lambda: now)
+    known = Owners(KubeApi(api.url, part="test"), clock=lambda: now)
 
     def asked() -> tuple[set[Whose], int]:
         before = len(api.requests)
@@ -611,7 +613,7 @@ def test_an_owner_that_was_forged_changes_nothing_for_its_victim(api: KubeApiSer
     stolen = [
         {**job, "metadata": job["metadata"] | {"name": name, "namespace": "theirs"}} for name in ("mine", "llama-0")
     ]
-    known = Owners(KubeApi(api.url))
+    known = Owners(KubeApi(api.url, part="test"))
     for number, owner in enumerate([*stolen, {**job, "kind": "CronJob"}, {**job, "apiVersion": "batch/v2"}]):
         namespace = "theirs" if number < 2 else "ml"
         forged = understood(a_pod("forged", node="node-a", namespace=namespace, owner=owner))
@@ -639,7 +641,7 @@ def test_a_directory_on_another_file_system_than_the_spool_is_refused_in_words(
     try:
 
         async def go() -> None:
-            dirs = PodDirs(KubeApi(api.url), node="node-a", root=node.root, spool=elsewhere)
+            dirs = PodDirs(KubeApi(api.url, part="test"), node="node-a", root=node.root, spool=elsewhere)
             async with started(dirs):
                 assert dirs.current() == ()
 
@@ -725,7 +727,7 @@ def test_a_pod_in_which_nobody_registers_is_reported_once_with_the_likely_causes
 
 def test_the_token_is_read_anew_for_every_request(api: KubeApiServer, tmp_path: Path) -> None:
     token = tmp_path / "token"
-    client = KubeApi(api.url, token_file=token)
+    client = KubeApi(api.url, part="test", token_file=token)
     for text in ("first", "second"):
         token.write_text(f"{text}\n")
         list(client.list("/api/v1/pods", {}))
@@ -768,12 +770,12 @@ def test_in_a_pod_it_trusts_the_clusters_ca_and_nobody_else(tmp_path: Path, node
 
 def test_what_the_server_refuses_is_an_error_with_its_words(api: KubeApiServer) -> None:
     with pytest.raises(ApiError, match=r"answered 404.*not found") as caught:
-        KubeApi(api.url).get("/apis/batch/v1/namespaces/ml/jobs/nobody")
+        KubeApi(api.url, part="test").get("/apis/batch/v1/namespaces/ml/jobs/nobody")
     assert caught.value.status == 404
 
 
 def test_a_token_never_travels_without_encryption() -> None:
     with pytest.raises(UsageError, match="https only"):
-        KubeApi("http://10.0.0.1:6443")
+        KubeApi("http://10.0.0.1:6443", part="test")
     with pytest.raises(UsageError, match="not in a pod"):
         way(environment={}, account=Path("/nowhere"))

@@ -48,7 +48,7 @@ class Node:
 
     @contextlib.asynccontextmanager
     async def agent(self, **more: Any) -> Any:
-        dirs = PodDirs(KubeApi(self.api.url), node="node-a", root=self.root, spool=self.spool)
+        dirs = PodDirs(KubeApi(self.api.url, part="test"), node="node-a", root=self.root, spool=self.spool)
         async with self.lab.agent(worker_dirs=dirs, spool=self.spool, **more) as caller:
             yield caller
 

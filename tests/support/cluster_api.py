@@ -209,9 +209,11 @@ class ClusterApi:
         path.write_text(self.token_for(username, *groups))
         return path
 
-    def kube(self, username: str = ADMIN, *groups: str, **options: Any) -> KubeApi:
+    def kube(self, username: str = ADMIN, *groups: str, part: str = "test", **options: Any) -> KubeApi:
         """The product's own client, as that user."""
-        return KubeApi(self.url, token_file=self.token_file(username, *groups), ca_file=self.ca_file, **options)
+        return KubeApi(
+            self.url, part=part, token_file=self.token_file(username, *groups), ca_file=self.ca_file, **options
+        )
 
     def kubeconfig(self, path: Path, username: str = ADMIN, *groups: str, namespace: str = "default") -> Path:
         """A file for the official client or kubectl, its context named `emulated`."""

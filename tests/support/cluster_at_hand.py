@@ -154,7 +154,7 @@ class Cluster:
 
     def kube(self, namespace: str, account: str) -> KubeApi:
         """The product's own client, as that account."""
-        return KubeApi(self.api.url, token_file=self.token_file(namespace, account), ca_file=self.ca_file)
+        return KubeApi(self.api.url, part="test", token_file=self.token_file(namespace, account), ca_file=self.ca_file)
 
     def as_pod(self, namespace: str, account: str) -> dict[str, str]:
         """What a process is told that has no more than a pod's account: where the API server is, and its token."""

@@ -2,7 +2,7 @@
 
     with KubeApiServer() as api:
         api.put(a_pod("train-0", node="node-a"))
-        KubeApi(api.url).list("/api/v1/pods", {"fieldSelector": "spec.nodeName=node-a"})
+        KubeApi(api.url, part="test").list("/api/v1/pods", {"fieldSelector": "spec.nodeName=node-a"})
 
 GET of one object, list in pages, watch with bookmarks; label and field selectors as equalities; one resourceVersion for
 all objects, `410 Gone` below `forget_before()`. Written after the API's documentation

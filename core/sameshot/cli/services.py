@@ -22,7 +22,9 @@ from sameshot.errors import UsageError
 from sameshot.model import Encoding, JobRef
 from sameshot.profiler.daemon import BackendName
 
-ListenOption = Annotated[str, typer.Option(help="unix:/path or a loopback host:port (port 0: any).")]
+ListenOption = Annotated[
+    str, typer.Option(help="unix:/path or host:port (port 0: any); beyond loopback only with TLS.")
+]
 AddressFileOption = Annotated[
     Path | None, typer.Option(help="Written with the address in force once it serves.", show_default=False)
 ]

@@ -1,8 +1,11 @@
 """Keeps one coordinator for each attempt of an armed job: the lifecycle operator.
 
-    sources ─ watching (kopf), sweep ─→ world ─→ queue ─→ decide (pure) ─→ keeper ─→ writes, calls ─→ world
+    sources ─ following, watching (kopf), run's sweep ─→ seen, armed ─→ queue ─→ worlds ─→ decide (pure) ─→ keeper
+       ↑                                                                                                      │
+       └──────────────────────────────────────────────────────────────────────────── writing, calls ←────────┘
 
-What is seen goes into the `world`, whatever touches a job puts its key into the `queue`, `decide` says what one attempt
-needs now, and the `keeper` does it and asks again until nothing is left to do. Nothing is kept that could not be seen
-again: a restart loses nothing. Only what is ours is ever written; of users' objects everything is only read.
+What is told goes into `seen` and, by jobs, into `armed` and `known`; whatever touches a job puts its key into the
+`queue`. `worlds` says how it is about one attempt, `decide` what that needs now, and the `keeper` does it and asks
+again until nothing is left to do. Nothing is kept that could not be seen again: a restart loses nothing. Only what is
+ours is ever written; of users' objects everything is only read.
 """
