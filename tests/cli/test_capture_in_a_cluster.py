@@ -54,7 +54,7 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         "endpoint": address,
         "serverName": names.coordinator_host(JOB),
         "caBundle": base64.b64encode(authority.pem).decode(),
-        "pod": {"namespace": "ml", "name": "coordinator", "port": int(address.rpartition(":")[2])},
+        "pod": {"namespace": "ml", "name": NAME, "port": int(address.rpartition(":")[2])},
     }
     asyncio.run_coroutine_threadsafe(server.stop(None), loop).result(20)
     loop.call_soon_threadsafe(loop.stop)
@@ -70,7 +70,7 @@ def api() -> Iterator[ClusterApi]:
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {"name": "coordinator", "namespace": "ml"},
+            "metadata": {"name": NAME, "namespace": "ml"},
             "spec": {"containers": [{"name": "main", "image": "x"}], "serviceAccountName": "sameshot"},
             "status": {"phase": "Running", "podIP": "127.0.0.1"},
         }

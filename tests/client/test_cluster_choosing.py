@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import base64
+import re
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from sameshot.client.cluster import parse
-from sameshot.client.cluster.coordinators import Armed, can_be_called, choose, may_come, newest_of_each, why_not
+from sameshot.client.cluster.coordinators import (
+    Armed,
+    can_be_called,
+    choose,
+    forged,
+    may_come,
+    newest_of_each,
+    why_not,
+)
 from sameshot.errors import JobEnded, NoSuchJob, OtherAttempt, SameshotError, Unreachable, UsageError
+from sameshot.kube import names
 from sameshot.kube.coordinators import CaptureCoordinator, Condition, Job, Meta, Phase, PodPlace, Spec, Status
+from sameshot.model import JobRef
 
+CRD = Path(__file__).resolve().parents[2] / "deploy/crds/capturecoordinators.yaml"
 READY, PENDING, FINISHED, SUPERSEDED, FAILED = (
     Phase.READY, Phase.PENDING, Phase.FINISHED, Phase.SUPERSEDED, Phase.FAILED,
 )  # fmt: skip
@@ -118,6 +132,71 @@ def test_who_can_be_called(phase: Phase, status: dict[str, Any], direct: bool, f
     found = cr("a", phase=phase, **status)
     assert can_be_called(found, through_pod=False) is direct
     assert can_be_called(found, through_pod=True) is forward
+
+
+NAME = names.coordinator_of(JobRef("ml", "a", "u1", 3))
+WRITTEN = ENDPOINT | {"server_name": f"{NAME}.elsewhere.svc", "pod": PodPlace("elsewhere", NAME, 7443)}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},  # namespaces of coordinators are each installation's own
+        {"pod": None},
+        {"endpoint": ""},
+        {"endpoint": "10.0.0.9:30000"},
+        {"endpoint": "[fd00::9]:7443"},
+    ],
+)
+def test_a_status_as_the_operator_writes_it_is_believed(status: dict[str, Any]) -> None:
+    assert forged(cr("a", attempt=3, **WRITTEN | status)) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({"pod": PodPlace("elsewhere", "../../../secrets/x", 7443)}, r"the pod's name is '../../../secrets/x'"),
+        ({"pod": PodPlace("elsewhere", "c-1", 7443)}, f"'c-1', and not {NAME}"),
+        ({"pod": PodPlace("elsewhere", NAME[:-1] + "2", 7443)}, "the pod's name"),  # another attempt's
+        ({"pod": PodPlace("a/pods/b", NAME, 7443)}, "the pod's namespace is 'a/pods/b'"),
+        ({"pod": PodPlace("", NAME, 7443)}, "namespace"),
+        ({"pod": PodPlace("elsewhere", NAME, 0)}, "port is 0"),
+        ({"server_name": "mallory.example"}, "serverName is 'mallory.example'"),
+        ({"server_name": NAME}, "serverName"),
+        ({"server_name": f"{NAME}.svc/x"}, "serverName"),
+        ({"server_name": ""}, "serverName"),
+        ({"endpoint": "unix:/run/other.sock"}, "endpoint is 'unix:/run/other.sock'"),
+        ({"endpoint": "10.0.0.9"}, "endpoint"),
+        ({"endpoint": "10.0.0.9:70000"}, "endpoint"),
+    ],
+)
+def test_a_status_that_sends_callers_elsewhere_is_refused_and_says_what_of_it(
+    status: dict[str, Any], said: str
+) -> None:
+    refused = forged(cr("a", attempt=3, **WRITTEN | status))
+    assert refused is not None
+    assert re.search(rf"CaptureCoordinator ml/c-u1-3 .*{said}.* Nobody was called", str(refused))
+    assert not isinstance(refused, Unreachable)  # waiting does not mend it
+
+
+def test_the_kind_takes_no_status_that_sends_callers_elsewhere() -> None:
+    properties = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    status = properties["status"]["properties"]
+    pod = status["pod"]["properties"]
+    for schema, takes, refuses in (
+        (pod["namespace"], "sameshot-coordinators", "a/pods/b"),
+        (pod["name"], NAME, "../../../secrets/x"),
+        (status["serverName"], WRITTEN["server_name"], "mallory.example"),
+        (status["serverName"], "", "c-1"),
+        (status["endpoint"], f"{NAME}.sameshot-coordinators.svc:7443", "unix:/run/other.sock"),
+        (status["endpoint"], "[fd00::9]:7443", "10.0.0.9"),
+        (status["endpoint"], "", "/"),
+    ):
+        assert re.search(schema["pattern"], takes)
+        assert len(takes) <= schema["maxLength"]
+        assert not re.search(schema["pattern"], refuses)
+    longest = names.coordinator_of(JobRef("ml", "a", "f" * 36, names.MAX_ATTEMPT))
+    assert re.search(pod["name"]["pattern"], longest)
 
 
 IMAGE = Condition("PodReady", "False", "ImagePullBackOff", "no such image")

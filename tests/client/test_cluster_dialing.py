@@ -20,7 +20,7 @@ from sameshot.api.convert import to_proto
 from sameshot.client import AsyncClient, Client
 from sameshot.client.cluster import access, dialing, parse
 from sameshot.client.cluster.access import Access
-from sameshot.errors import Denied, JobEnded, NoSuchJob, OtherAttempt, TryAgain, Unreachable, UsageError
+from sameshot.errors import Denied, JobEnded, NoSuchJob, OtherAttempt, SameshotError, TryAgain, Unreachable, UsageError
 from sameshot.kube import names
 from sameshot.kube.coordinators import Phase
 from sameshot.kube.tokens import RequestedToken
@@ -340,6 +340,17 @@ def test_a_job_that_is_over_is_called_as_long_as_its_coordinator_is_there(
     cluster.status(job, endpoint="", pod=None)
     with pytest.raises(error):
         cluster.in_pod("runner").dial(address)
+
+
+def test_a_status_that_somebody_else_wrote_has_nobody_called_and_no_token_asked_for(cluster: Dialled) -> None:
+    job = cluster.job("forged")
+    cluster.status(job, serverName="c-1.mallory.svc")
+    for dialer in (cluster.in_pod("runner"), cluster.dialer("jane")):
+        since = len(cluster.api.log)
+        with pytest.raises(SameshotError, match=r"operator writes: serverName is 'c-1\.mallory\.svc'"):
+            dialer.dial("kube:ml/forged")
+        assert cluster.asked(since) == [LISTED]
+    assert cluster.served(job).seen.calls == 0
 
 
 def test_while_the_api_server_is_away_what_is_known_goes_on_being_used(tmp_path: Path, quick: None) -> None:

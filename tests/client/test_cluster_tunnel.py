@@ -187,6 +187,24 @@ def test_a_tunnel_ends_with_its_last_user(cluster: Dialled) -> None:
     within(refuses)
 
 
+def test_a_place_chooses_no_other_path_of_the_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wrote it: the request carries the user's own credential."""
+    asked: list[str] = []
+
+    def refused(url: str, **_: object) -> None:
+        asked.append(url)
+        raise OSError("not today")
+
+    monkeypatch.setattr(websocket, "create_connection", refused)
+    for place in (PodPlace("a/../..", "x", 1), PodPlace("a", "../../secrets/x?watch=1#", 1)):
+        with pytest.raises(Unreachable):
+            tunnel.open_websocket(Upgrade("wss://api", {}, {}), place)
+    assert [url.partition("?")[0].count("/") for url in asked] == [2 + 7] * 2  # as in .../pods/<name>/portforward
+    assert all(
+        url.startswith("wss://api/api/v1/namespaces/a") and url.endswith("/portforward?ports=1") for url in asked
+    )
+
+
 @pytest.mark.parametrize(
     ("status", "kind", "said"),
     [

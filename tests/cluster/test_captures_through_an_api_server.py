@@ -194,9 +194,10 @@ def test_a_coordinator_s_pod_is_reached_by_the_server_s_port_forward(job: Traini
         else:
             thing, found = job.pod, job.coordinator
             served = found.job
-            stand_in = inner.create(pod_on(job.pod["spec"]["nodeName"], names.COORDINATORS_NAMESPACE, "stands-for-it"))
+            name = names.coordinator_of(served)
+            stand_in = inner.create(pod_on(job.pod["spec"]["nodeName"], names.COORDINATORS_NAMESPACE, name))
             runs(inner, stand_in)
-            place = {"namespace": names.COORDINATORS_NAMESPACE, "name": "stands-for-it"}
+            place = {"namespace": names.COORDINATORS_NAMESPACE, "name": name}
             port = int(found.address.rpartition(":")[2])
             path = path_of(where, names.coordinator_of(served), status=True)
             inner.api.patch(path, {"status": {"pod": {**place, "port": port}, "endpoint": f"{NOWHERE}:1"}})

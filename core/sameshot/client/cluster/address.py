@@ -31,8 +31,8 @@ WAIT_S = 60.0
 
 # What Kubernetes takes: RFC 1123 labels for namespaces, subdomains for all else
 # (https://kubernetes.io/docs/concepts/overview/working-with-objects/names/).
-_LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
+LABEL = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
+SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 _DURATION = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(ms|s|m|h)?")
 _UNITS_MS = {"ms": 1, "s": 1_000, "": 1_000, "m": 60_000, "h": 3_600_000}
 
@@ -97,9 +97,9 @@ def parse(address: str) -> KubeAddress:
         raise _wrong(address, f"it does not begin with {SCHEME}:")
     place, _, query = address.removeprefix(f"{SCHEME}:").partition("?")
     namespace, slash, job = (unquote(each) for each in place.partition("/"))
-    if not _LABEL.fullmatch(namespace):
+    if not LABEL.fullmatch(namespace):
         raise _wrong(address, f"{namespace!r} is no name of a namespace")
-    if slash and not _SUBDOMAIN.fullmatch(job):
+    if slash and not SUBDOMAIN.fullmatch(job):
         raise _wrong(address, f"{job!r} is no name of a job")
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True) if query else []
@@ -168,9 +168,7 @@ _VALUES: dict[str, Callable[[str], Any]] = {
     "kind": _matching(re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}"), "a kind such as Job or JobSet"),
     "context": _anything,
     "kubeconfig": _anything,
-    "service-account": _matching(
-        re.compile(rf"(?:{_LABEL.pattern}/)?{_SUBDOMAIN.pattern}"), "a name, or namespace/name"
-    ),
+    "service-account": _matching(re.compile(rf"(?:{LABEL.pattern}/)?{SUBDOMAIN.pattern}"), "a name, or namespace/name"),
     "route": _route,
     "wait": _wait_ms,
 }

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Sequence
 
-from sameshot.client.cluster.address import KubeAddress, address_of
+from sameshot.client.cluster.address import LABEL, SUBDOMAIN, KubeAddress, address_of
 from sameshot.errors import JobEnded, NoSuchJob, OtherAttempt, SameshotError, Unreachable, UsageError
+from sameshot.kube import names
 from sameshot.kube.coordinators import CaptureCoordinator, Phase
 
 _OVER = (Phase.FINISHED, Phase.SUPERSEDED)
+_HOST_PORT = re.compile(r"(?:[A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\]):([0-9]{1,5})")
 
 
 class Armed(enum.StrEnum):
@@ -76,6 +79,44 @@ def can_be_called(found: CaptureCoordinator, *, through_pod: bool) -> bool:
     if status.phase not in (Phase.READY, *_OVER) or not status.ca:
         return False
     return status.pod is not None if through_pod else bool(status.endpoint)
+
+
+def forged(found: CaptureCoordinator) -> SameshotError | None:
+    """Why a status is none that the operator writes, of one that can be called; None: it may be.
+
+    A status says where a caller's token and connections go. The operator names everything after the job, so whoever
+    else has got the right to write one can't send callers to another pod, path or name. Only the namespace of
+    coordinators is each installation's own.
+    """
+    job, status, pod = found.job, found.status, found.status.pod
+    name = names.coordinator_of(job) if names.usable(job) else ""
+    wrong = {
+        f"its job's uid is {job.uid!r}": not name,
+        f"serverName is {status.server_name!r}, and not {name}.…": not (
+            status.server_name.startswith(f"{name}.") and SUBDOMAIN.fullmatch(status.server_name)
+        ),
+        f"endpoint is {status.endpoint!r}, and not host:port": status.endpoint != ""
+        and not _is_host_port(status.endpoint),
+    }
+    if pod is not None:
+        wrong |= {
+            f"the pod's name is {pod.name!r}, and not {name}": pod.name != name,
+            f"the pod's namespace is {pod.namespace!r}": LABEL.fullmatch(pod.namespace) is None,
+            f"the pod's port is {pod.port}": not 0 < pod.port < 1 << 16,
+        }
+    why = next((each for each, holds in wrong.items() if holds), None)
+    if why is None:
+        return None
+    return SameshotError(
+        f"The status of CaptureCoordinator {found.metadata.namespace}/{found.metadata.name} is not what sameshot's "
+        f"operator writes: {why}. Nobody was called. See who else may update or patch capturecoordinators/status in "
+        f"namespace {found.metadata.namespace}; or the operator is of a much newer version than this client."
+    )
+
+
+def _is_host_port(text: str) -> bool:
+    match = _HOST_PORT.fullmatch(text)
+    return match is not None and 0 < int(match[1]) < 1 << 16
 
 
 def why_not(found: CaptureCoordinator | None, wanted: KubeAddress, armed: Armed) -> SameshotError:

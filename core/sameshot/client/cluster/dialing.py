@@ -19,7 +19,16 @@ from sameshot.api.transport import Endpoint
 from sameshot.client.cluster import lookup
 from sameshot.client.cluster.access import Access, open_access
 from sameshot.client.cluster.address import KubeAddress, Route, parse
-from sameshot.client.cluster.coordinators import Armed, can_be_called, choose, is_live, may_come, progress, why_not
+from sameshot.client.cluster.coordinators import (
+    Armed,
+    can_be_called,
+    choose,
+    forged,
+    is_live,
+    may_come,
+    progress,
+    why_not,
+)
 from sameshot.client.cluster.tunnel import Tunnel
 from sameshot.errors import Denied, JobEnded, OtherAttempt, SameshotError, Unreachable
 from sameshot.kube import names
@@ -236,6 +245,8 @@ class Dialer:
             try:
                 found = choose(lookup.coordinators(access, wanted), wanted)
                 if found is not None and can_be_called(found, through_pod=through_pod):
+                    if (lie := forged(found)) is not None:
+                        raise lie
                     return found
                 armed = lookup.armed(access, wanted) if found is None else Armed.UNKNOWN
                 error, limit = why_not(found, wanted, armed), wait_s

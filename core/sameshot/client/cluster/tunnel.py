@@ -148,7 +148,8 @@ def open_websocket(upgrade: Upgrade, place: PodPlace) -> Any:
             "A port-forward needs websocket-client, which is not installed: pip install 'sameshot[kubernetes]'. From "
             "within the cluster use ?route=direct."
         ) from None
-    path = f"/api/v1/namespaces/{quote(place.namespace)}/pods/{quote(place.name)}/portforward?ports={place.port}"
+    namespace, name = quote(place.namespace, safe=""), quote(place.name, safe="")  # no slash: it is this path or none
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}/portforward?ports={int(place.port)}"
     try:
         return websocket.create_connection(
             upgrade.server + path,
