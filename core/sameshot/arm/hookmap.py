@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from functools import cache
 
 from sameshot.arm import labels
@@ -22,9 +23,14 @@ def hook_files() -> dict[str, str]:
 
 
 def hook_digest() -> str:
-    """Tells versions of the hook apart: 16 hex digits over names and contents."""
+    """Tells versions of the hook apart."""
+    return digest_of(hook_files())
+
+
+def digest_of(files: Mapping[str, str]) -> str:
+    """16 hex digits over names and contents, in the names' order."""
     whole = hashlib.sha256()
-    for name, text in hook_files().items():
+    for name, text in sorted(files.items()):
         whole.update(f"{name}\0{text}\0".encode())
     return whole.hexdigest()[:16]
 
@@ -40,7 +46,7 @@ def hook_configmap(namespace: str | None = None) -> Json:
     if namespace is not None:
         metadata["namespace"] = namespace
     metadata["labels"] = dict(_PART_OF)
-    metadata["annotations"] = {f"{labels.DOMAIN}/hook": hook_digest()}
+    metadata["annotations"] = {labels.HOOK_DIGEST: hook_digest()}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(hook_files())}
 
 

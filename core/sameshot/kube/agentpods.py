@@ -64,7 +64,7 @@ class AgentPods:
         self._best: dict[str, AgentPod] | None = None  # by node; None: to be found out anew
         self._follower: Follower[AgentPod] = Follower(
             api,
-            f"/api/v1/namespaces/{namespace}/pods",
+            names.pods_path(namespace),
             {"labelSelector": names.AGENT_SELECTOR},
             understand=_understood,
             replace=self._replace,

@@ -62,12 +62,6 @@ class Listed(msgspec.Struct, frozen=True):
     version: str
 
 
-class Sender(Protocol):
-    """What asking for a token needs."""
-
-    def send(self, method: str, path: str, body: object = ..., *, content_type: str = ...) -> bytes: ...
-
-
 class Change(msgspec.Struct, frozen=True):
     """`kind` is ADDED, MODIFIED, DELETED or BOOKMARK."""
 
@@ -75,16 +69,24 @@ class Change(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class Api(Protocol):
-    """What of the API is used; replaced in tests."""
+class Reader(Protocol):
+    """What looking at objects needs. All that is asked raises as `KubeApi` does."""
 
     def get(self, path: str, query: Mapping[str, str] = ...) -> bytes: ...
 
     def list(self, path: str, query: Mapping[str, str]) -> Iterator[Listed]: ...
 
-    def watch(self, path: str, query: Mapping[str, str], version: str) -> Iterator[Change]: ...
+
+class Sender(Protocol):
+    """What writing needs, and asking for a token or a review."""
 
     def send(self, method: str, path: str, body: object = ..., *, content_type: str = ...) -> bytes: ...
+
+
+class Api(Reader, Sender, Protocol):
+    """All of it; replaced in tests."""
+
+    def watch(self, path: str, query: Mapping[str, str], version: str) -> Iterator[Change]: ...
 
     def close(self) -> None: ...
 

@@ -40,7 +40,9 @@ JOB_NAME = f"{GROUP}/job-name"
 """An annotation: a name may be longer than a label's value."""
 MANAGED = {"app.kubernetes.io/managed-by": "sameshot-operator"}
 
+ARMED_SELECTOR = f"{labels.ARM_LABEL}={labels.ENABLED}"
 AGENT_SELECTOR = "app.kubernetes.io/name=sameshot-agent"
+OPERATOR_SELECTOR = "app.kubernetes.io/name=sameshot-operator"
 
 AGENT_AUDIENCE = "sameshot-agent"
 AGENT_HOST = f"sameshot-agent.{AGENTS_NAMESPACE}.svc"
@@ -95,6 +97,11 @@ def audience_of(job: JobRef) -> str:
     owner's. Raises UsageError for a job that is not `usable`.
     """
     return f"sameshot/{account_of(job)}"
+
+
+def pods_path(namespace: str | None = None) -> str:
+    """Of the API server; None: of all namespaces."""
+    return "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
 
 
 def username_of(namespace: str, account: str) -> str:

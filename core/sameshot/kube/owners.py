@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sameshot.kube.api import Api, ApiError
+from sameshot.kube.api import ApiError, Reader
 from sameshot.kube.deep import decoded
 from sameshot.kube.pods import AnyObject, Owner, Pod, controller_of
 from sameshot.model import JobRef
@@ -56,7 +56,7 @@ class Owners:
     `clock` is any monotonic one, in seconds.
     """
 
-    def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, api: Reader, clock: Callable[[], float] = time.monotonic) -> None:
         self._api = api
         self._clock = clock
         # By all that a pod's maker wrote, and the namespace: a reference that was forged stands for itself alone.

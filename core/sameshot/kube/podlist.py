@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from sameshot.arm import labels
+from sameshot.kube import names
 from sameshot.kube.api import TROUBLES, Api
 from sameshot.kube.deep import decoded
 from sameshot.kube.follow import Follower
@@ -22,7 +22,6 @@ from sameshot.model import JobRef
 
 log = logging.getLogger(__name__)
 
-PODS = "/api/v1/pods"
 ASK_AGAIN_S = 2.0  # for a job that is not known yet; owners that can't be read are asked for at their own pace
 
 
@@ -57,10 +56,10 @@ class PodList:
         self._armed: dict[str, Armed] = {
             each.pod.uid: each if each.final else Armed(each.pod) for each in known
         }  # by pod uid
-        query = {"labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}"}
+        query = {"labelSelector": names.ARMED_SELECTOR}
         self._follower: Follower[Pod] = Follower(
             api,
-            PODS if namespace is None else f"/api/v1/namespaces/{namespace}/pods",
+            names.pods_path(namespace),
             query if node is None else {"fieldSelector": f"spec.nodeName={node}", **query},
             understand=self._understood,
             replace=self._replace,

@@ -27,7 +27,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from sameshot.errors import Denied, Unreachable
-from sameshot.kube.api import TROUBLES, Api, ApiError
+from sameshot.kube.api import TROUBLES, ApiError, Sender
 from sameshot.threads import DaemonThreads
 
 log = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class TokenReviews:
 
     def __init__(
         self,
-        api: Api,
+        api: Sender,
         audience: str,
         *,
         outage_s: float = 0.0,
@@ -136,7 +136,7 @@ class AccessReviews:
 
     def __init__(
         self,
-        api: Api,
+        api: Sender,
         *,
         group: str,
         resource: str,

@@ -10,6 +10,7 @@ import msgspec
 
 from sameshot.arm.values import inside
 from sameshot.errors import Unreachable, UsageError
+from sameshot.kube import names
 from sameshot.kube.api import ApiError
 from sameshot.kube.inpod import Way
 from sameshot.kube.reviews import expires_in
@@ -44,7 +45,7 @@ def own_image(config: OperatorConfig, way: Way, environment: Mapping[str, str]) 
     if not pod or not namespace:
         raise UsageError("The coordinators' image is not known; name it with --image.")
     try:
-        found = msgspec.json.decode(way.api(PART).get(f"/api/v1/namespaces/{namespace}/pods/{pod}"), type=dict)
+        found = msgspec.json.decode(way.api(PART).get(f"{names.pods_path(namespace)}/{pod}"), type=dict)
     except ApiError as error:
         if error.status >= 500:
             raise

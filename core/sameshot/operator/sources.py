@@ -58,15 +58,14 @@ class Followed(msgspec.Struct, frozen=True):
         return {key: value for key, value in both.items() if value}
 
 
-_ARMED = f"{labels.ARM_LABEL}={labels.ENABLED}"
 _OURS = ",".join(f"{key}={value}" for key, value in names.MANAGED.items())
 
 FOLLOWED: dict[Source, Followed] = {
-    Source.ARMED: Followed("", "v1", "pods", _ARMED),
+    Source.ARMED: Followed("", "v1", "pods", names.ARMED_SELECTOR),
     Source.COORDINATORS: Followed(names.GROUP, names.VERSION, names.COORDINATORS),
     Source.POLICIES: Followed(names.GROUP, names.VERSION, names.POLICIES),
     Source.CLUSTER_POLICIES: Followed(names.GROUP, names.VERSION, names.CLUSTER_POLICIES, namespaced=False),
-    Source.NAMESPACES: Followed("", "v1", "namespaces", _ARMED, namespaced=False),
+    Source.NAMESPACES: Followed("", "v1", "namespaces", names.ARMED_SELECTOR, namespaced=False),
     Source.HOOKS: Followed("", "v1", "configmaps", fields=f"metadata.name={labels.HOOK_CONFIGMAP}"),
     Source.BINDINGS: Followed("rbac.authorization.k8s.io", "v1", "rolebindings", _OURS),
     Source.ACCOUNTS: Followed("", "v1", "serviceaccounts", _OURS, own=True),

@@ -10,7 +10,7 @@ import base64
 import binascii
 import os
 import ssl
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,21 +20,15 @@ import msgspec
 from sameshot.client.cluster.address import KubeAddress
 from sameshot.errors import UsageError
 from sameshot.kube import inpod
-from sameshot.kube.api import Listed
+from sameshot.kube.api import Reader, Sender
 
 API_SERVER, TOKEN_FILE, CA_FILE = "SAMESHOT_API_SERVER", "SAMESHOT_API_TOKEN_FILE", "SAMESHOT_API_CA_FILE"
 """In pods of clusters whose API server is not at KUBERNETES_SERVICE_HOST: where it is (https://host:port), and which
 files go with it instead of those of the pod's account."""
 
 
-class Api(Protocol):
-    """What a client asks of an API server. All of it raises as `kube.api.KubeApi` does."""
-
-    def get(self, path: str, query: Mapping[str, str] = ...) -> bytes: ...
-
-    def list(self, path: str, query: Mapping[str, str]) -> Iterator[Listed]: ...
-
-    def send(self, method: str, path: str, body: object = ..., *, content_type: str = ...) -> bytes: ...
+class Api(Reader, Sender, Protocol):
+    """What a client asks of an API server: it follows nothing."""
 
 
 class Upgrade(msgspec.Struct, frozen=True):

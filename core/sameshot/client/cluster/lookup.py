@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from sameshot.arm import labels
 from sameshot.client.cluster.access import Access
 from sameshot.client.cluster.address import KubeAddress
 from sameshot.client.cluster.coordinators import Armed
@@ -41,9 +40,8 @@ def _listed(access: Access, wanted: KubeAddress, query: Mapping[str, str]) -> li
 
 def armed(access: Access, wanted: KubeAddress) -> Armed:
     """Whether pods of that job, as far as names tell, were armed and have not ended."""
-    path = f"/api/v1/namespaces/{wanted.namespace}/pods"
     try:
-        pages = list(access.api.list(path, {"labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}"}))
+        pages = list(access.api.list(names.pods_path(wanted.namespace), {"labelSelector": names.ARMED_SELECTOR}))
         pods = [msgspec.json.decode(raw, type=_Pod) for page in pages for raw in page.items]
     except TROUBLES:
         return Armed.UNKNOWN

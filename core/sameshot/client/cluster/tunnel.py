@@ -28,6 +28,7 @@ import msgspec
 
 from sameshot.client.cluster.access import Upgrade
 from sameshot.errors import Denied, SameshotError, Unreachable, UsageError
+from sameshot.kube import names
 from sameshot.kube.coordinators import PodPlace
 
 log = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ def open_websocket(upgrade: Upgrade, place: PodPlace) -> Any:
             "within the cluster use ?route=direct."
         ) from None
     namespace, name = quote(place.namespace, safe=""), quote(place.name, safe="")  # no slash: it is this path or none
-    path = f"/api/v1/namespaces/{namespace}/pods/{name}/portforward?ports={int(place.port)}"
+    path = f"{names.pods_path(namespace)}/{name}/portforward?ports={int(place.port)}"
     try:
         return websocket.create_connection(
             upgrade.server + path,

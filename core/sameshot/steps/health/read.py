@@ -4,16 +4,15 @@ namespace still learns what is wrong there."""
 from __future__ import annotations
 
 import datetime
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import msgspec
 
 import sameshot
 from sameshot.arm import labels
-from sameshot.arm.hookmap import hook_digest
+from sameshot.arm.hookmap import digest_of, hook_digest
 from sameshot.client.cluster.access import Api
 from sameshot.errors import Denied, NoSuchJob, Unreachable
 from sameshot.kube import coordinators, names
@@ -33,9 +32,6 @@ from sameshot.steps.health.seen import (
     SeenPod,
     Unread,
 )
-
-OPERATOR_SELECTOR = "app.kubernetes.io/name=sameshot-operator"
-HOOK_DIGEST = f"{labels.DOMAIN}/hook"
 
 T = TypeVar("T")
 
@@ -111,9 +107,8 @@ class _Look:
 
     def _pods(self, namespace: str | None, kept: set[JobRef]) -> Iterator[SeenPod]:
         """`kept`: jobs that have a coordinator."""
-        owners = Owners(cast("Any", self._api))  # it only reads
-        path = "/api/v1/pods" if namespace is None else f"/api/v1/namespaces/{namespace}/pods"
-        for raw in self._list(path, {"labelSelector": f"{labels.ARM_LABEL}={labels.ENABLED}"}):
+        owners = Owners(self._api)
+        for raw in self._list(names.pods_path(namespace), {"labelSelector": names.ARMED_SELECTOR}):
             try:
                 whole, found = msgspec.json.decode(raw, type=PodObject), msgspec.json.decode(raw, type=_Pod)
                 pod = pod_of(whole)
@@ -191,7 +186,7 @@ class _Look:
 
     def _operators(self, namespace: str) -> tuple[SeenOperator, ...] | None:
         def read() -> tuple[SeenOperator, ...]:
-            found = self._pods_of(namespace, OPERATOR_SELECTOR)
+            found = self._pods_of(namespace, names.OPERATOR_SELECTOR)
             return tuple(SeenOperator(each.metadata.name, *_ready(each)) for each in found)
 
         return self._allowed(f"the operator (pods in namespace {namespace})", read, None)
@@ -232,8 +227,8 @@ class _Look:
         return (found.metadata.labels or {}).get(labels.ARM_LABEL) == labels.ENABLED
 
     def _pods_of(self, namespace: str, selector: str) -> list[_Pod]:
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        found = [msgspec.json.decode(raw, type=_Pod) for raw in self._list(path, {"labelSelector": selector})]
+        pods = self._list(names.pods_path(namespace), {"labelSelector": selector})
+        found = [msgspec.json.decode(raw, type=_Pod) for raw in pods]
         return [each for each in found if each.metadata.deletion_timestamp is None]
 
     def _age(self, stamp: str) -> float:
@@ -260,13 +255,10 @@ def hook_of(thing: Mapping[str, Any]) -> Hook:
     """Which hook a ConfigMap of its name holds. Pure."""
     metadata, data = thing.get("metadata"), thing.get("data")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    said = annotations.get(HOOK_DIGEST) if isinstance(annotations, dict) else None
+    said = annotations.get(labels.HOOK_DIGEST) if isinstance(annotations, dict) else None
     if not isinstance(said, str):
         return Hook.FOREIGN
-    whole = hashlib.sha256()
-    for name, text in sorted(data.items()) if isinstance(data, dict) else ():
-        whole.update(f"{name}\0{text}\0".encode())
-    if whole.hexdigest()[:16] != said:
+    if digest_of(data if isinstance(data, dict) else {}) != said:
         return Hook.EDITED
     return Hook.CURRENT if said == hook_digest() else Hook.OTHER_VERSION
 

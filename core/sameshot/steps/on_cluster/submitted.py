@@ -15,6 +15,7 @@ import msgspec
 
 from sameshot.client.cluster.access import Api
 from sameshot.errors import Denied, SameshotError, TryAgain, Unreachable, UsageError
+from sameshot.kube import names
 from sameshot.kube.api import TROUBLES, ApiError
 from sameshot.steps.on_cluster.build import CONTAINER, AnalysisJob, job_of
 from sameshot.steps.on_cluster.standing import (
@@ -169,7 +170,7 @@ def _look(api: Api, job: Submitted) -> Standing | None:
     selector = {"labelSelector": f"batch.kubernetes.io/job-name={job.name}"}
     pods = [
         msgspec.json.decode(item, type=PodSeen)
-        for page in api.list(f"/api/v1/namespaces/{job.namespace}/pods", selector)
+        for page in api.list(names.pods_path(job.namespace), selector)
         for item in page.items
     ]
     events = [] if pods else _events(api, job.namespace, found.metadata.uid)
@@ -193,7 +194,7 @@ def _log(api: Api, namespace: str, pod: str, since: str) -> str:
     query = {"container": CONTAINER, "timestamps": "true", "limitBytes": str(LOG_BYTES)}
     query |= {"sinceTime": since} if since else {"tailLines": str(FIRST_LINES)}
     with contextlib.suppress(*TROUBLES):  # it does not run yet, or may not be read: the end tells what it came to
-        return api.get(f"/api/v1/namespaces/{namespace}/pods/{pod}/log", query).decode(errors="replace")
+        return api.get(f"{names.pods_path(namespace)}/{pod}/log", query).decode(errors="replace")
     return ""
 
 
