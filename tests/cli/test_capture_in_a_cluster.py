@@ -162,9 +162,14 @@ def test_interrupting_the_wait_starts_nothing(
 ) -> None:
     becomes(api, {"phase": "Pending", "endpoint": None, "pod": None})
 
+    told: list[str] = []
+
     def interrupted(line: str, **_: Any) -> None:
-        raise KeyboardInterrupt
+        told.append(line)
+        if line.startswith("waiting"):
+            raise KeyboardInterrupt
 
     monkeypatch.setattr("sameshot.cli.where.say", interrupted)
     assert invoke(["capture", "-n", "ml", "--job", "llama-7b", "--kubeconfig", kubeconfig]) == 130
     assert "capture" not in capsys.readouterr().out
+    assert told[-1] == "The coordinator was not waited for any longer; nothing was asked of it."

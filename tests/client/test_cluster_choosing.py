@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -84,17 +85,18 @@ def test_the_newest_attempt_of_the_job_that_lives_is_meant(
 def test_living_jobs_of_one_name_and_several_kinds_are_named_and_not_guessed() -> None:
     found = [cr("a", "u1"), cr("a", "u2", kind="JobSet")]
     with pytest.raises(UsageError) as refused:
-        choose(found, parse("kube:ml/a?context=prod"))
-    for uid in ("u1", "u2"):
-        address = f"kube:ml/a?uid={uid}&context=prod"
-        assert address in str(refused.value)
+        choose(found, msgspec.structs.replace(parse("kube:ml/a?context=prod"), wait_ms=0))  # as a dialer asks
+    said = str(refused.value).partition("(--address): ")[2]
+    addresses = [f"kube:ml/a?uid={uid}&context=prod" for uid in ("u1", "u2")]
+    assert shlex.split(said.replace(",", "")) == addresses  # as a shell takes them
+    for uid, address in zip(("u1", "u2"), addresses, strict=True):
         chosen = choose(found, parse(address))
         assert chosen is not None
         assert chosen.spec.job.uid == uid
 
 
 def test_a_namespace_with_several_jobs_is_no_job() -> None:
-    with pytest.raises(UsageError, match=r"kube:ml/a\?uid=u1, kube:ml/b\?uid=u2"):
+    with pytest.raises(UsageError, match=r"'kube:ml/a\?uid=u1', 'kube:ml/b\?uid=u2'"):
         choose([cr("b", "u2"), cr("a", "u1")], parse("kube:ml"))
 
 

@@ -199,8 +199,15 @@ def test_what_is_not_allowed_names_the_right_and_how_it_is_given(cluster: Dialle
         cluster.in_pod("poor", role=None).dial("kube:ml/denied")
     with pytest.raises(Denied, match=r"serviceaccounts/token.*\?service-account=sameshot-viewer"):
         cluster.dialer("vera", role="sameshot-viewer").dial("kube:ml/denied")
-    with pytest.raises(Denied, match=r"(?s)no ServiceAccount ml/missing.*"):
-        cluster.dialer("root", role="cluster-admin").dial("kube:ml/denied?service-account=missing")
+    root = cluster.dialer("root", role="cluster-admin")
+    with pytest.raises(Denied, match=r"no ServiceAccount ml/missing\. Make it .*--service-account NAME") as missing:
+        root.dial("kube:ml/denied?service-account=missing")
+    assert "rolebinding" not in str(missing.value)  # no right is missing
+    with pytest.raises(Denied, match=r"rolebinding sameshot-viewer -n ml --clusterrole=sameshot-viewer --user=<you>"):
+        cluster.dialer("una").dial("kube:ml/denied?service-account=sameshot-viewer")
+    with pytest.raises(Denied, match=r"--resource=serviceaccounts/token --resource-name=own .*--role=own-token") as own:
+        cluster.dialer("una").dial("kube:ml/denied?service-account=own")
+    assert "--clusterrole" not in str(own.value)  # it would not give that
     with pytest.raises(Denied, match=r"--role=sameshot-connect") as walled:
         cluster.dialer("walled", connects=False).dial("kube:ml/denied")
     assert '{"' not in str(walled.value)  # words, not the answer's JSON

@@ -120,8 +120,10 @@ def test_a_coordinator_that_does_not_listen_is_told_in_the_pods_own_words(cluste
     job = cluster.job("deaf")
     dialer = cluster.dialer()
     cluster.stop(cluster.served(job))
-    with Client(dialer.dial("kube:ml/deaf")) as client, pytest.raises(Unreachable, match="failed to connect"):
+    with Client(dialer.dial("kube:ml/deaf")) as client, pytest.raises(Unreachable, match="failed to connect") as deaf:
         client.describe()
+    assert "began nothing" in str(deaf.value)
+    assert f"kubectl -n sameshot-coordinators logs {names.coordinator_of(job)} --previous" in str(deaf.value)
 
 
 def _answers(client: Client) -> bool:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import enum
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 
-from sameshot.client.cluster.address import LABEL, SUBDOMAIN, KubeAddress, address_of
+import msgspec
+
+from sameshot.client.cluster.address import LABEL, SUBDOMAIN, WAIT_S, KubeAddress, address_of
 from sameshot.errors import JobEnded, NoSuchJob, OtherAttempt, SameshotError, Unreachable, UsageError
 from sameshot.kube import names
 from sameshot.kube.coordinators import CaptureCoordinator, Phase
@@ -52,9 +55,15 @@ def choose(found: Iterable[CaptureCoordinator], wanted: KubeAddress) -> CaptureC
     live = [each for each in newest if is_live(each)]
     kinds = {(each.spec.job.name, each.spec.job.api_version.partition("/")[0], each.spec.job.kind) for each in live}
     if len(kinds) > 1:
-        choices = ", ".join(str(address_of(each.job, wanted, alone=False)) for each in _in_order(live))
-        raise UsageError(f"Several jobs {wanted.what} can be captured; name one of {choices}.")
+        choices = ", ".join(_to_copy(each, wanted) for each in _in_order(live))
+        raise UsageError(f"Several jobs {wanted.what} can be captured; name one by its address (--address): {choices}")
     return max(live or newest, key=_age, default=None)
+
+
+def _to_copy(found: CaptureCoordinator, wanted: KubeAddress) -> str:
+    """An address as a shell takes it. How long is waited for it is whoever dials to say."""
+    plain = msgspec.structs.replace(wanted, wait_ms=int(WAIT_S * 1000))
+    return shlex.quote(str(address_of(found.job, plain, alone=False)))
 
 
 def fitting(found: Iterable[CaptureCoordinator], wanted: KubeAddress) -> list[CaptureCoordinator]:

@@ -33,7 +33,7 @@ from sameshot.client.cluster.tunnel import Tunnel
 from sameshot.errors import Denied, JobEnded, OtherAttempt, SameshotError, Unreachable
 from sameshot.kube import names
 from sameshot.kube.coordinators import CaptureCoordinator
-from sameshot.kube.tokens import RequestedToken
+from sameshot.kube.tokens import NoAccount, RequestedToken
 
 Say = Callable[[str], None]
 
@@ -324,17 +324,45 @@ def account_for(wanted: KubeAddress, access: Access) -> tuple[str, str]:
 
 def denied(error: Denied, namespace: str, account: str, access: Access, wanted: KubeAddress) -> Denied:
     """The same, and what to do about it. Pure."""
+    missing = isinstance(error, NoAccount)
     if access.account is not None:
         caller = "" if access.account == (namespace, account) else f" --caller {access.account[1]}"
         return Denied(
-            f"{error} Give it with: sameshot rights {account} -n {namespace}{caller} --jobs-namespace "
-            f"{wanted.namespace} --existing | kubectl apply -f - (this pod runs as {':'.join(access.account)})"
+            f"{error} {'Make' if missing else 'Give'} it with: sameshot rights {account} -n {namespace}{caller} "
+            f"--jobs-namespace {wanted.namespace}{'' if missing else ' --existing'} | kubectl apply -f - (this pod "
+            f"runs as {':'.join(access.account)})"
+        )
+    role, people = _ROLES.get(account, ("", ""))
+    if missing and role:
+        return Denied(
+            f"{error} It is made, and given its role, with: sed 's/namespace: ml$/namespace: {namespace}/' "
+            "deploy/namespace/accounts.yaml | kubectl apply -f -"
+        )
+    if missing:
+        return Denied(
+            f"{error} Make it and bind the ClusterRole sameshot-user to it, or name another one{_account('NAME')}."
+        )
+    if role:
+        look = f" To look only, {_VIEWER} is enough{_account(_VIEWER)}." if role == "sameshot-user" else ""
+        return Denied(
+            f"{error} Who may {people} the namespace has that, and whoever is given it with: kubectl create "
+            f"rolebinding {role} -n {namespace} --clusterrole={role} --user=<you>.{look}"
         )
     return Denied(
-        f"{error} Who may edit the namespace has it, and whoever is given it with: kubectl create rolebinding "
-        f"sameshot-user -n {namespace} --clusterrole=sameshot-user --user=<you>; to look only, "
-        "?service-account=sameshot-viewer is enough."
+        f"{error} If there is such an account, it takes a Role that names it: kubectl create role {account}-token -n "
+        f"{namespace} --verb=create --resource=serviceaccounts/token --resource-name={account} && kubectl create "
+        f"rolebinding {account}-token -n {namespace} --role={account}-token --user=<you>. The role sameshot-user gives "
+        f"tokens of {names.CALLERS_ACCOUNT} only, which is who calls where no account is named."
     )
+
+
+_VIEWER = "sameshot-viewer"
+_ROLES = {names.CALLERS_ACCOUNT: ("sameshot-user", "edit"), _VIEWER: ("sameshot-viewer", "view")}
+"""Of an account of ours: the ClusterRole that may mint its tokens, and what people have it that may do this."""
+
+
+def _account(name: str) -> str:
+    return f" (--service-account {name}, in an address ?service-account={name})"
 
 
 DIALER = Dialer()

@@ -202,6 +202,17 @@ def _named(place: PodPlace) -> str:
     return f"{place.namespace}/{place.name}"
 
 
+def _next(said: str, place: PodPlace) -> str:
+    """What it means, and what to do, where nobody was found at the pod's port, in the words of container runtimes."""
+    if not any(words in said.lower() for words in ("failed to connect", "connection refused")):
+        return ""
+    return (
+        " Nobody answers at its port now: the pod's process has ended or is just starting, so this call did not reach "
+        "it and began nothing; what ran in it before is over, and what was archived stays. It is started again by "
+        f"itself: try again, and see why with kubectl -n {place.namespace} logs {place.name} --previous"
+    )
+
+
 def _shut(far: Any) -> None:
     with contextlib.suppress(Exception):
         far.shutdown()  # without the closing handshake, for which nobody may be there
@@ -233,7 +244,8 @@ class _Pump:
             self._said = self._said or f"the connection broke: {error}"
         if not self._said:
             return None
-        return Unreachable(f"The port-forward to pod {_named(place)} ended: {self._said[:300]}.")
+        said = f"The port-forward to pod {_named(place)} ended: {self._said[:300]}."
+        return Unreachable(said + _next(self._said, place))
 
     def _loop(self, near: socket.socket, wire: socket.socket) -> None:
         poll, at_near, at_wire = select.poll(), near.fileno(), wire.fileno()
