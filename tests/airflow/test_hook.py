@@ -95,6 +95,8 @@ def test_jobs_of_a_cluster_are_named_by_their_namespace_and_chosen_by_each_task(
         ({"host": "kube:ml", "schema": "vision"}, "bert", "two namespaces, ml and vision"),
         ({"host": "kube", "schema": "ML"}, "bert", "'ML' is no name of a namespace"),
         ({"host": "kube", "schema": "ml"}, "bert/../x", "is no name of a job"),
+        ({"host": "kube", "schema": "ml"}, "bert?kubeconfig=/tmp/mine", "is no name of a job"),
+        ({"host": "kube:ml?context=prod"}, "bert?wait=1s#", "is no name of a job"),
         ({"host": "kube", "schema": "ml", "extra": {"service_account": "a/b/c"}}, "bert", "service-account"),
     ],
     ids=str,

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sameshot.client import resolve
-from sameshot.client.cluster import KubeAddress, Route, address_of, is_kube, parse
-from sameshot.errors import UsageError
+from sameshot.client.cluster import KubeAddress, Route, address_of, is_kube, of_an_author, parse
+from sameshot.errors import InvalidSpec, UsageError
 from sameshot.model import JobRef
 
 _inner = st.text(string.ascii_lowercase + string.digits + "-", max_size=20)
@@ -112,3 +112,21 @@ def test_a_job_of_a_list_is_reached_as_the_list_was() -> None:
     job = JobRef("ml", "llama.7b", "u-1", 2)
     assert str(address_of(job, listed, alone=True)) == "kube:ml/llama.7b?context=prod&route=direct&wait=5s"
     assert parse(str(address_of(job, listed, alone=False))).uid == "u-1"
+
+
+@pytest.mark.parametrize("job", ["bert?kubeconfig=/tmp/mine", "bert&context=x", "bert/other", "a%2Fb"])
+def test_a_name_that_is_put_into_an_address_says_nothing_but_the_name(job: str) -> None:
+    """Names of jobs come from tasks, and an address may be the administrator's."""
+    with pytest.raises(UsageError, match="is no name of a job"):
+        parse(str(KubeAddress(namespace="ml", job=job, context="prod")))
+
+
+@pytest.mark.parametrize("address", ["kube:ml/bert?context=prod&wait=5s", "kube:ml", "local:bert", "10.0.0.7:7000"])
+def test_an_author_s_address_without_a_kubeconfig_is_taken_as_it_is(address: str) -> None:
+    assert of_an_author(address) == address
+
+
+@pytest.mark.parametrize("address", ["kube:ml/bert?kubeconfig=/tmp/mine", "kube:ml?context=a&kubeconf%69g=mine"])
+def test_an_author_s_address_names_no_file_of_the_service_that_uses_it(address: str) -> None:
+    with pytest.raises(InvalidSpec, match="names a kubeconfig"):
+        of_an_author(address)

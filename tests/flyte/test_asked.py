@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sameshot.errors import UsageError
+from sameshot.errors import InvalidSpec, UsageError
 from sameshot.model import Activity, CaptureSpec, JobRef
 from sameshot.steps.request import Action, CaptureRequest
 from sameshot.steps.results import CaptureResult
@@ -131,6 +131,24 @@ def test_what_is_no_such_value_is_refused_by_its_name(wrong: dict[str, Any], say
     with pytest.raises(UsageError) as refused:
         asked_for(**wrong)
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "kube:ml/bert?kubeconfig=/tmp/mine",
+        "kube:ml/bert?context=prod&kube%63onfig=%2Ftmp%2Fmine",
+        " kube:ml?kubeconfig=/tmp/mine",
+    ],
+)
+def test_no_author_has_the_connector_read_a_kubeconfig(address: str) -> None:
+    with pytest.raises(InvalidSpec, match=r"names a kubeconfig.* leave it out"):
+        request_of({"address": address}, PLACE, "flyte")
+
+
+def test_a_context_of_the_connector_s_own_kubeconfig_may_be_named() -> None:
+    address = "kube:ml/bert?context=prod&service-account=flyte/sameshot-connector"
+    assert request_of({"address": address}, PLACE, "flyte").address == address
 
 
 def test_an_address_must_be_given() -> None:

@@ -91,8 +91,10 @@ class Place:
 def request_of(inputs: Mapping[str, Any], place: Place, caller: str) -> CaptureRequest:
     """What a task's inputs ask for; those left out have their defaults. `caller`: unless the inputs say another.
 
-    Raises UsageError, naming the input.
+    Raises UsageError, naming the input; InvalidSpec for an address that names a file of the connector's machine.
     """
+    from sameshot.client.cluster import of_an_author  # the client brings grpc, which tasks' modules don't need
+
     if unknown := sorted(set(inputs) - set(INPUTS)):
         raise UsageError(f"Unknown inputs of a capture task: {', '.join(unknown)}.")
     given = {name: said(name, value) for name, value in inputs.items()}
@@ -107,7 +109,7 @@ def request_of(inputs: Mapping[str, Any], place: Place, caller: str) -> CaptureR
         )
     return capture_request(
         {name: value for name, value in given.items() if name in CAPTURE},
-        address=address,
+        address=of_an_author(address),
         request_key=place.request_key,
         caller=label(given.get("caller")) or caller,
     )

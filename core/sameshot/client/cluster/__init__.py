@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sameshot.client.cluster.address import KubeAddress, Route, address_of, is_kube, parse
+from sameshot.client.cluster.address import KubeAddress, Route, address_of, is_kube, of_an_author, parse
 
 if TYPE_CHECKING:
     from sameshot.api.transport import Endpoint
@@ -26,6 +26,7 @@ __all__ = [
     "found_jobs",
     "is_kube",
     "known_jobs",
+    "of_an_author",
     "own_namespace",
     "parse",
     "remembered",

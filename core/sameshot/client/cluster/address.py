@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 
-from sameshot.errors import UsageError
+from sameshot.errors import InvalidSpec, UsageError
 from sameshot.model import JobRef
 
 SCHEME = "kube"
@@ -61,7 +61,7 @@ class KubeAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """The address as `parse` takes it; what has its default is left out."""
-        place = f"{self.namespace}/{self.job}" if self.job else self.namespace
+        place = "/".join(quote(each, safe="") for each in (self.namespace, self.job) if each)
         plain = KubeAddress(namespace=self.namespace)
         said = {key: getattr(self, name) for key, name in _NAMES.items() if getattr(self, name) != getattr(plain, name)}
         query = "&".join(f"{key}={quote(_text(key, value), safe='/:@,')}" for key, value in said.items())
@@ -116,6 +116,24 @@ def parse(address: str) -> KubeAddress:
         except ValueError as error:
             raise _wrong(address, f"{key} is {value!r}, {error}") from None
     return KubeAddress(namespace=namespace, job=job, **said)
+
+
+def of_an_author(address: str) -> str:
+    """The same address, as a service takes it of somebody who may use the service and no more.
+
+    A kubeconfig names files that are read and programs that are run where the address is used, so which one that is is
+    for whoever runs the service to say. A context is one of those that they have put into theirs.
+
+    Raises InvalidSpec for an address with a kubeconfig, UsageError for one in a cluster that is none. Others are given
+    back as they are.
+    """
+    if is_kube(address) and parse(address).kubeconfig is not None:
+        raise InvalidSpec(
+            f"The address {address!r} names a kubeconfig, which would be read, and its login program run, where this "
+            "service runs: leave it out. Whoever runs the service chooses its kubeconfig ($KUBECONFIG); a context of "
+            "that may be named."
+        )
+    return address
 
 
 def address_of(job: JobRef, wanted: KubeAddress, *, alone: bool) -> KubeAddress:
