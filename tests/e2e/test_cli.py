@@ -17,6 +17,8 @@ import pytest
 from live import TRAIN, free_port, wait_for
 
 from sameshot.cli.capture import _cancelled
+from sameshot.cli.telling import program
+from sameshot.cli.where import Where
 from sameshot.errors import Unreachable
 
 pytestmark = pytest.mark.live
@@ -281,9 +283,11 @@ class _Deaf:
 
 
 def test_a_cancel_that_nobody_confirmed_claims_nothing_about_traces() -> None:
-    said = _cancelled(_Deaf(), "c1")  # type: ignore[arg-type]
-    assert "not confirmed" in said
-    assert "kept" not in said
+    said = _cancelled(_Deaf(), "c1", Where(namespace="ml", job="bert"))  # type: ignore[arg-type]
+    assert said == (
+        "the cancel of capture c1 is not confirmed (The coordinator does not answer.); see: "
+        f"{program()} watch c1 -n ml --job bert"
+    )
 
 
 def test_a_command_that_does_not_exist_is_a_usage_error(terminal: Terminal, tmp_path: Path) -> None:
