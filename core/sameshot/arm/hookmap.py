@@ -10,6 +10,8 @@ from sameshot.arm import labels
 from sameshot.arm.values import Json
 from sameshot.hook import PAYLOAD
 
+HOOK_DIGEST = f"{labels.DOMAIN}/hook"
+"""Its annotation: which version of the hook it holds."""
 MAX_BYTES = 1 << 20
 """What the API server takes as the data of one ConfigMap."""
 
@@ -46,7 +48,7 @@ def hook_configmap(namespace: str | None = None) -> Json:
     if namespace is not None:
         metadata["namespace"] = namespace
     metadata["labels"] = dict(_PART_OF)
-    metadata["annotations"] = {labels.HOOK_DIGEST: hook_digest()}
+    metadata["annotations"] = {HOOK_DIGEST: hook_digest()}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": dict(hook_files())}
 
 

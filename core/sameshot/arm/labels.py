@@ -33,7 +33,5 @@ DIRECTORY = "/sameshot"
 HOOK_VOLUME = "sameshot-hook"
 HOOK_DIRECTORY = "/sameshot-hook"
 HOOK_CONFIGMAP = "sameshot-hook"
-HOOK_DIGEST = f"{DOMAIN}/hook"
-"""An annotation of that ConfigMap: which version of the hook it holds."""
 
 ENV_PREFIX = "SAMESHOT_"

@@ -12,7 +12,7 @@ import msgspec
 
 import sameshot
 from sameshot.arm import labels
-from sameshot.arm.hookmap import digest_of, hook_digest
+from sameshot.arm.hookmap import HOOK_DIGEST, digest_of, hook_digest
 from sameshot.client.cluster.access import Api
 from sameshot.errors import Denied, NoSuchJob, Unreachable
 from sameshot.kube import coordinators, names
@@ -255,7 +255,7 @@ def hook_of(thing: Mapping[str, Any]) -> Hook:
     """Which hook a ConfigMap of its name holds. Pure."""
     metadata, data = thing.get("metadata"), thing.get("data")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    said = annotations.get(labels.HOOK_DIGEST) if isinstance(annotations, dict) else None
+    said = annotations.get(HOOK_DIGEST) if isinstance(annotations, dict) else None
     if not isinstance(said, str):
         return Hook.FOREIGN
     if digest_of(data if isinstance(data, dict) else {}) != said:
