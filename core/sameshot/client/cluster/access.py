@@ -105,7 +105,7 @@ def account_of(token: str) -> tuple[str, str]:
     if kind != "serviceaccount" or not namespace or not name:
         raise UsageError(
             "The token of this pod is not a ServiceAccount's, so it is not known whose token is to be asked for; name "
-            "the account: ?service-account=<namespace>/<name>."
+            "the account: --service-account <namespace>/<name>, in an address ?service-account=."
         )
     return namespace, name
 

@@ -37,7 +37,7 @@ def by_kubeconfig(path: str | None, context: str | None) -> Access:
         raise UsageError(
             f"No cluster can be reached with the kubeconfig ({where}"
             f"{f', context {context}' if context else ''}): {_first_line(error)}. `kubectl config get-contexts` lists "
-            "what there is; in the address the context is ?context=."
+            "what there is; name one with --context, in an address with ?context=."
         ) from None
     host = str(client.configuration.host)
     return Access(_Official(client), lambda: _upgrade(client), None, f"the API server {host}")
