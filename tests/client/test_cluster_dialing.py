@@ -349,6 +349,29 @@ def test_a_job_that_is_over_is_called_as_long_as_its_coordinator_is_there(
         cluster.in_pod("runner").dial(address)
 
 
+def test_a_client_that_was_kept_says_to_connect_again_where_the_pod_may_have_another_address(
+    cluster: Dialled, quick: None
+) -> None:
+    job = cluster.job("moved")
+    dialer = cluster.in_pod("runner")
+    with Client(dialer.dial("kube:ml/moved")) as kept:
+        assert kept.describe().job == job
+        cluster.stop(cluster.served(job))
+        cluster.ready(job, cluster.serve(job))
+        with pytest.raises(Unreachable, match="connect again"):
+            kept.describe()
+    assert described(dialer, "kube:ml/moved") == job
+    with Client(cluster.dialer("jane").dial("kube:ml/moved")) as through:  # as the pod's name stays, so does that way
+        cluster.stop(cluster.served(job))
+        with pytest.raises(Unreachable) as met:
+            through.describe()
+        assert "connect again" not in str(met.value)
+    cluster.status(job, endpoint=f"{names.coordinator_host(job)}:7443")  # as does its Service
+    by_name = cluster.in_pod("runner").dial("kube:ml/moved")
+    assert by_name.failed is not None
+    assert str(by_name.failed(Unreachable("No answer."))) == "No answer."
+
+
 def test_a_status_that_somebody_else_wrote_has_nobody_called_and_no_token_asked_for(cluster: Dialled) -> None:
     job = cluster.job("forged")
     cluster.status(job, serverName="c-1.mallory.svc")

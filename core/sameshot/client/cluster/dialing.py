@@ -93,6 +93,13 @@ class _Known:
             kept=True,
         )
 
+    @property
+    def by_name(self) -> bool:
+        """Whether it is called by its Service, which leads to each pod that takes the place of another. A client that
+        is kept, and calls a pod's own address, goes on calling that."""
+        status = self.coordinator.status
+        return status.endpoint.rpartition(":")[0] == status.server_name
+
     def failed(self, error: SameshotError) -> SameshotError:
         """What a client's call met: is there anything to be looked up anew, and is more known about why?"""
         over = isinstance(error, JobEnded | OtherAttempt)
@@ -109,6 +116,8 @@ class _Known:
             return type(why)(str(why))
         if self.tunnel is not None and (why := self.tunnel.trouble) is not None:
             return type(why)(str(why))
+        if self.tunnel is None and not self.by_name:
+            return Unreachable(f"{error} Where its pod was replaced it has another address by now: connect again.")
         return error
 
 
