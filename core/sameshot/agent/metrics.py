@@ -9,14 +9,18 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 import sameshot
 from sameshot.agent import podfs, room
 from sameshot.agent.agent import Agent
 from sameshot.agent.coordinators import Coordinators
+from sameshot.kube.families import counter, gauge
 from sameshot.model import FailureReason, Phase, TargetState
+
+_gauge, _counter = partial(gauge, "agent"), partial(counter, "agent")
 
 ENDED = "ended"
 MEASURED_EVERY_S = 10.0  # what lies in the spool: one look at each of its files
@@ -124,17 +128,3 @@ def _free(agent: Agent) -> float:
         return room.free_bytes(agent.config.spool)
     except OSError:
         return float("nan")
-
-
-def _gauge(name: str, words: str, labels: tuple[str, ...], values: dict[tuple[str, ...], float]) -> Metric:
-    return _family(GaugeMetricFamily(f"sameshot_agent_{name}", words, labels=labels), values)
-
-
-def _counter(name: str, words: str, labels: tuple[str, ...], values: dict[tuple[str, ...], float]) -> Metric:
-    return _family(CounterMetricFamily(f"sameshot_agent_{name}", words, labels=labels), values)
-
-
-def _family(family: GaugeMetricFamily | CounterMetricFamily, values: dict[tuple[str, ...], float]) -> Metric:
-    for labels, value in values.items():
-        family.add_metric(labels, value)
-    return family

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
 import sameshot
 from sameshot.coordinator.book import Book
 from sameshot.coordinator.config import CoordinatorConfig
 from sameshot.coordinator.record import CaptureRecord
+from sameshot.kube.families import counter, gauge
 from sameshot.kube.reviews import Tally
 from sameshot.model import CaptureState, TargetState
 
-_Values = Mapping[tuple[str, ...], float]
+_gauge, _counter = partial(gauge, "coordinator"), partial(counter, "coordinator")
 
 
 class CoordinatorMetrics:
@@ -111,17 +113,3 @@ def _last(record: CaptureRecord | None) -> Iterator[Metric]:
             "last_capture_common_window_seconds", "What its traces have in common; negative: nothing.", (),
             {(): record.common_window_ns / 1e9},
         )  # fmt: skip
-
-
-def _gauge(name: str, what: str, labels: tuple[str, ...], values: _Values) -> Metric:
-    family = GaugeMetricFamily(f"sameshot_coordinator_{name}", what, labels=labels)
-    for key, value in values.items():
-        family.add_metric(list(key), value)
-    return family
-
-
-def _counter(name: str, what: str, labels: tuple[str, ...], values: _Values) -> Metric:
-    family = CounterMetricFamily(f"sameshot_coordinator_{name}", what, labels=labels)
-    for key, value in values.items():
-        family.add_metric(list(key), value)
-    return family

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import partial
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 
+import sameshot
 from sameshot.arm.values import inside
 from sameshot.kube.coordinators import Phase
+from sameshot.kube.families import counter, gauge
 from sameshot.operator.run import Operator
 from sameshot.operator.sources import Source
+
+_gauge, _counter = partial(gauge, "operator"), partial(counter, "operator")
 
 
 class OperatorHealth:
@@ -38,6 +43,7 @@ class OperatorMetrics:
     def collect(self) -> Iterator[Metric]:
         operator = self._operator
         seen, queue = operator.seen, operator.queue
+        yield _gauge("info", "What runs here.", ("version",), {(sameshot.__version__,): 1})
         phases = Counter(
             str(inside(each, "status").get("phase") or Phase.PENDING.value)
             for each in list(seen.all(Source.COORDINATORS))
@@ -53,10 +59,10 @@ class OperatorMetrics:
         yield _gauge("jobs_unusable", "Jobs that no coordinator can be made for.", (), {(): operator.keeper.unusable})
         yield _gauge("jobs_failing", "Jobs and hooks whose last turn failed.", (), {(): queue.resting})
         yield _gauge("queue_length", "Jobs and hooks that wait for a turn.", (), {(): len(queue)})
-        yield _counter("turns", "Turns of jobs and hooks.", queue.done)
-        yield _counter("turns_failed", "Turns that failed.", queue.failures)
+        yield _counter("turns", "Turns of jobs and hooks.", (), {(): queue.done})
+        yield _counter("turns_failed", "Turns that failed.", (), {(): queue.failures})
         restarts = operator.watching.restarts + operator.following.restarts
-        yield _counter("watch_restarts", "Times that following was begun anew.", restarts)
+        yield _counter("watch_restarts", "Times that following was begun anew.", (), {(): restarts})
         yield _gauge(
             "kinds_left_out", "Kinds in namespaces of which there are more than are looked at.", (),
             {(): operator.seen.full},
@@ -75,16 +81,3 @@ class OperatorMetrics:
                 "authority_expires_timestamp_seconds", "When the authority of all certificates ends.", (),
                 {(): authority.current.parsed.not_valid_after_utc.timestamp()},
             )  # fmt: skip
-
-
-def _gauge(name: str, what: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], float]) -> Metric:
-    family = GaugeMetricFamily(f"sameshot_operator_{name}", what, labels=labels)
-    for key, value in values.items():
-        family.add_metric(list(key), value)
-    return family
-
-
-def _counter(name: str, what: str, value: float) -> Metric:
-    family = CounterMetricFamily(f"sameshot_operator_{name}", what)
-    family.add_metric([], value)
-    return family

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from cryptography import x509
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import Metric, SummaryMetricFamily
 
 import sameshot
+from sameshot.kube.families import counter, gauge
 from sameshot.webhook.certificates import Certificates
 from sameshot.webhook.desk import Desk
+
+_gauge, _counter = partial(gauge, "webhook"), partial(counter, "webhook")
 
 
 class WebhookHealth:
@@ -32,27 +36,17 @@ class WebhookMetrics:
 
     def collect(self) -> Iterator[Metric]:
         tally = self._desk.tally
-        info = GaugeMetricFamily("sameshot_webhook_info", "What runs here.", labels=("version",))
-        info.add_metric((sameshot.__version__,), 1)
-        yield info
-        reviews = CounterMetricFamily(
-            "sameshot_webhook_reviews", "Pods by what became of them; none was kept from starting.", labels=("outcome",)
-        )
-        for outcome, count in tally.reviews.items():
-            reviews.add_metric((outcome,), count)
-        yield reviews
+        yield _gauge("info", "What runs here.", ("version",), {(sameshot.__version__,): 1})
+        yield _counter(
+            "reviews", "Pods by what became of them; none was kept from starting.", ("outcome",),
+            {(outcome,): count for outcome, count in tally.reviews.items()},
+        )  # fmt: skip
         seconds = SummaryMetricFamily("sameshot_webhook_review_seconds", "From a whole review to its answer.")
         seconds.add_metric((), tally.answered, tally.seconds)
         yield seconds
-        held = GaugeMetricFamily("sameshot_webhook_held_bytes", "Bodies that are read, or reviewed.")
-        held.add_metric((), self._desk.held_bytes)
-        yield held
+        yield _gauge("held_bytes", "Bodies that are read, or reviewed.", (), {(): self._desk.held_bytes})
         if (ends := self._ends()) is not None:
-            expires = GaugeMetricFamily(
-                "sameshot_webhook_certificate_expires_timestamp_seconds", "When the certificate in use ends."
-            )
-            expires.add_metric((), ends)
-            yield expires
+            yield _gauge("certificate_expires_timestamp_seconds", "When the certificate in use ends.", (), {(): ends})
 
     def _ends(self) -> float | None:
         try:
