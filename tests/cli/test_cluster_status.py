@@ -104,6 +104,26 @@ def test_a_cluster_in_which_all_is_in_place_is_said_to_be_sound(
     ]
 
 
+def test_limits_are_those_of_all_policies_or_said_to_be_the_namespace_s_alone(
+    api: ClusterApi, kubeconfig: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = {"apiVersion": "sameshot.dev/v1alpha1", "kind": "ClusterCapturePolicy"}
+    api.make({**kind, "metadata": {"name": "default"}, "spec": {"maxDurationMs": 4321}})
+    api.make({**kind, "metadata": {"name": "another"}, "spec": {"maxDurationMs": 17}})  # counts for nothing
+    try:
+        invoke(["status", "--kubeconfig", kubeconfig])
+        shown = capsys.readouterr().out
+        assert "namespace ml: windows up to 4321 ms" in shown
+        assert "can be tighter" not in shown
+        invoke(["status", "--kubeconfig", str(api.kubeconfig(tmp_path / "jane", "jane", namespace="ml"))])
+        shown = capsys.readouterr().out
+        assert "windows up to 10000 ms" in shown
+        assert "the cluster's own policy, which you may not read, can be tighter" in shown
+    finally:
+        for name in ("default", "another"):
+            api.delete("clustercapturepolicies.sameshot.dev", "", name)
+
+
 def test_reading_the_state_of_a_cluster_changes_nothing_in_it(api: ClusterApi, kubeconfig: str) -> None:
     before = len(api.log)
     invoke(["status", "--kubeconfig", kubeconfig, "-A"])
@@ -140,6 +160,8 @@ def test_whoever_may_only_read_one_namespace_learns_of_that_and_is_told_what_was
     unread = " ".join(each["what"] for each in answer["unread"])
     assert "sameshot-agents" in unread
     assert "sameshot-system" in unread
+    assert "policy" not in unread  # of the cluster's nobody can have rights in a namespace; it is said where it matters
+    assert [each["cluster_policy"] for each in answer["namespaces"]] == [False]
     assert answer["agents"] is None
     assert answer["findings"] == []  # of what was not seen nothing is claimed
     assert invoke(["status", "--kubeconfig", mine, "-A"]) == 77

@@ -94,6 +94,7 @@ def _show(seen: Seen, findings: list[Finding], screen: Console) -> None:
             f"namespace {space.name}: windows up to {policy.max_duration_ms} ms "
             f"({policy.max_duration_with_stack_ms} ms with stacks), "
             f"{policy.min_interval_ms} ms between captures, {policy.max_captures_at_once} at once"
+            + ("" if space.cluster_policy else "; the cluster's own policy, which you may not read, can be tighter")
         )
     for unread in seen.unread:
         screen.print(f"not looked at: {unread.what}; you may not read that", style="yellow")

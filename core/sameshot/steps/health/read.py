@@ -21,7 +21,7 @@ from sameshot.kube.coordinators import CaptureCoordinator
 from sameshot.kube.owners import Owners
 from sameshot.kube.pods import Pod, PodObject, Status, pod_of, why_of
 from sameshot.model import JobRef
-from sameshot.operator.policies import effective
+from sameshot.operator.policies import CLUSTER_POLICY, effective
 from sameshot.steps.health.seen import (
     Hook,
     Seen,
@@ -154,10 +154,13 @@ class _Look:
 
     def _namespaces(self, found: Iterable[str], hooks: set[str], asked: str | None) -> Iterator[SeenNamespace]:
         none: list[Any] = []
-        cluster = self._allowed("the cluster's policy", lambda: self._plain(_policies(None)), none)
+        known = len(self._unread)
+        cluster = self._allowed("the cluster's policy", self._clusters_policy, None)
+        if asked is not None:  # rights in a namespace never reach it: whoever asks about theirs misses none
+            del self._unread[known:]
         for name in found:
             own = self._allowed(f"policies in namespace {name}", partial(self._plain, _policies(name)), none)
-            policy = effective(cluster, own)
+            policy = effective(cluster or none, own)
             labelled = self._allowed(f"namespace {name}", partial(self._labelled, name, name == asked), None)
             hook = self._allowed(f"ConfigMaps in namespace {name}", partial(self._hook, name), None)
             yield SeenNamespace(
@@ -165,8 +168,18 @@ class _Look:
                 labelled=labelled,
                 hook=hook if name in hooks or labelled else None,
                 policy=policy.policy,
+                cluster_policy=cluster is not None,
                 policy_problems=policy.problems,
             )
+
+    def _clusters_policy(self) -> list[Any]:
+        """The one that counts, by its name: that much can be allowed by itself."""
+        try:
+            return [msgspec.json.decode(self._api.get(f"{_policies(None)}/{CLUSTER_POLICY}"))]
+        except ApiError as error:
+            if error.status == 404:
+                return []
+            raise
 
     def _hook(self, namespace: str) -> Hook:
         try:

@@ -70,12 +70,14 @@ class Hook(enum.StrEnum):
 
 
 class SeenNamespace(msgspec.Struct, frozen=True):
-    """`labelled`: the operator keeps the hook there (None: may not be read). `hook` None: may not be read."""
+    """`labelled`: the operator keeps the hook there (None: may not be read). `hook` None: may not be read.
+    `cluster_policy` False: the cluster's policy may not be read, so `policy` is what the namespace's own allow."""
 
     name: str
     labelled: bool | None = None
     hook: Hook | None = None
     policy: CapturePolicy = CapturePolicy()
+    cluster_policy: bool = True
     policy_problems: tuple[str, ...] = ()
 
 
