@@ -195,6 +195,16 @@ def test_one_that_is_being_deleted_is_waited_for() -> None:
     assert decide(served(coordinator=Coordinator("cr", deleting=True)), NOW, T) == NOTHING
 
 
+@pytest.mark.parametrize("lacks", ["placed", "room"])
+def test_a_coordinator_gets_its_pod_and_all_else_only_when_a_pod_of_the_job_has_a_node_and_there_is_room(
+    lacks: str,
+) -> None:
+    waiting = served(pod=None, present=frozenset(), wrong=ALL, **{lacks: False})
+    assert decide(waiting, NOW, T) == NOTHING
+    assert steps(msgspec.structs.replace(waiting, **{lacks: True})) == [Do.KEEP, Do.MAKE_POD]
+    assert decide(served(**{lacks: False}), NOW, T) == NOTHING, "who has one keeps it"
+
+
 # ---- whole lives
 
 
@@ -203,6 +213,8 @@ class Play:
     """One attempt of a job, its coordinator, and an operator that may forget everything at any moment."""
 
     alive: int = 0
+    placed: bool = True  # of those that are alive one has a node
+    room: bool = True
     latest: bool = True
     end: End = End.RUNS  # as it is
     known: End = End.UNKNOWN  # as the operator knows
@@ -234,7 +246,8 @@ class Play:
         if known is End.UNKNOWN and not self.alive and self.coordinator and self.coordinator.retired is Why.FINISHED:
             known = End.ENDED
         return World(
-            alive=self.alive, latest=self.latest, end=known, looked_at=self.looked_at, looks=self.looks,
+            alive=self.alive, placed=self.alive > 0 and self.placed, room=self.room or self.pod is not None,
+            latest=self.latest, end=known, looked_at=self.looked_at, looks=self.looks,
             coordinator=self.coordinator, pod=self.pod, present=self.present,
             wrong=ALL - self.present if self.coordinator else frozenset(), heard=self.heard,
             alone_since=self.alone_since, gone_for_sure=self.sure, deleted_at=self.deleted_at,
@@ -274,6 +287,9 @@ class Play:
             case Do.KEEP:
                 self.present = ALL
             case Do.MAKE_POD:
+                assert self.alive, "nobody needs it"
+                assert self.placed
+                assert self.room
                 assert self.pod is None, "two coordinators of one attempt"
                 assert self.present == ALL
                 self.lives += 1
@@ -305,6 +321,10 @@ EVENTS = st.sampled_from(
     [
         "pods_come",
         "pods_go",
+        "pods_find_no_node",
+        "pods_find_a_node",
+        "no_room",
+        "room",
         "job_ends",
         "job_deleted",
         "later_attempt",
@@ -328,6 +348,10 @@ def happen(play: Play, event: str) -> None:
     match event:
         case "pods_come" if play.end is End.RUNS:
             play.alive = 2
+        case "pods_find_no_node" | "pods_find_a_node":
+            play.placed = event == "pods_find_a_node"
+        case "no_room" | "room":
+            play.room = event == "room"
         case "pods_go":
             play.alive = 0
         case "job_ends":
@@ -391,10 +415,12 @@ def test_whatever_happens_no_capture_is_lost_within_its_time_and_all_comes_to_it
     assert before == (play.coordinator, play.pod, play.present)
     assert not play.lost
     if play.coordinator is not None and play.latest and (play.alive or play.end is End.RUNS):
-        assert play.pod is not None
-        assert play.pod.current
-        assert play.pod.runs
-        assert play.present == ALL
+        if play.alive and play.placed and play.room:
+            assert play.pod is not None
+            assert play.present == ALL
+        if play.pod is not None:
+            assert play.pod.current
+            assert play.pod.runs
     elif play.coordinator is not None:
         assert play.pod is None
         assert not play.present

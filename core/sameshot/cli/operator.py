@@ -57,6 +57,13 @@ def operator(
         list[str] | None,
         typer.Option(help="A Secret in the coordinators' namespace to pull the image with, repeatable."),
     ] = None,
+    max_coordinators_per_namespace: Annotated[
+        int,
+        typer.Option(help="Of jobs of one namespace, that run at once; further jobs wait. 0: any number.", min=0),
+    ] = 50,
+    priority_class: Annotated[
+        str, typer.Option(help="The PriorityClass of coordinators' pods; empty: none.")
+    ] = names.COORDINATOR_PRIORITY,
     coordinator_metrics: Annotated[
         str, typer.Option(help="Where coordinators serve metrics; empty: nowhere. Not with --host-network.")
     ] = f"0.0.0.0:{names.METRICS_PORT}",
@@ -88,6 +95,8 @@ def operator(
         coordinator_metrics=coordinator_metrics,
         metrics=metrics,
         pull_secrets=tuple(pull_secret or ()),
+        max_coordinators=max_coordinators_per_namespace,
+        priority_class=priority_class,
         timings=Timings(grace_s=milliseconds(grace) / 1000, sweep_s=milliseconds(sweep) / 1000),
     )
     run_service(serve(config))

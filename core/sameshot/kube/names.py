@@ -28,6 +28,9 @@ CALLERS_ACCOUNT = "sameshot"
 ACCOUNT_PREFIX = "c-"  # of coordinators' own
 ANALYSIS_ACCOUNT = "sameshot-analysis"
 
+COORDINATOR_PRIORITY = "sameshot-coordinator"
+"""The PriorityClass of coordinators' pods."""
+
 COORDINATOR_PORT = 7443
 AGENT_PORT = 7444
 METRICS_PORT = 9464

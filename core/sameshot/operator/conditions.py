@@ -39,6 +39,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     server_name: str = ""
     ca: bytes = b""
     note: str = ""
+    waits: tuple[str, str] | None = None  # for what, before it has a pod: a reason, and words
     reachable: bool | None = None
     unreachable_why: str = ""
     problems: tuple[str, ...] = ()
@@ -122,8 +123,10 @@ def _conditions(facts: Facts, serves: bool) -> list[Condition]:
     elif facts.trouble is not None:
         found.append(Condition(READY, "False", facts.trouble.reason, facts.trouble.message))
     else:
-        words = facts.note or "Its pod is being made."
-        found.append(Condition(READY, "False", "PodPending" if facts.pod is not None else "NoPod", words))
+        reason, words = facts.waits or (
+            "PodPending" if facts.pod is not None else "NoPod", facts.note or "Its pod is being made."
+        )  # fmt: skip
+        found.append(Condition(READY, "False", reason, words))
     if facts.pod is not None and facts.reachable is not None:
         found.append(
             Condition(REACHABLE, "True", "Answers", "The operator was answered by the coordinator.")

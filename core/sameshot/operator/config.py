@@ -66,6 +66,8 @@ class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     coordinator_metrics: str = ""  # host:port; not with a host network, where they would meet
     metrics: str = ""
     pull_secrets: tuple[str, ...] = ()
+    max_coordinators: int = 50  # pods of coordinators for the jobs of one namespace; 0: any number
+    priority_class: str = names.COORDINATOR_PRIORITY
     version: str = sameshot.__version__
     parallel: int = 8  # requests to the API server at once
     jobs_at_once: int = 64  # that are worked on at once; most of them wait for an answer

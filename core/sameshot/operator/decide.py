@@ -67,6 +67,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision is made from. Times are epoch seconds."""
 
     alive: int = 0  # armed pods of this attempt that run or will
+    placed: bool = True  # one of them has a node
+    room: bool = True  # there are not too many coordinators' pods for jobs of this namespace
     latest: bool = True  # no later attempt of the job is known
     end: End = End.UNKNOWN
     looked_at: float | None = None  # when the job's own object was last looked at, or tried to
@@ -150,13 +152,21 @@ def _begin(world: World, now: float, timings: Timings) -> Plan:
     return Plan((Step(Do.MAKE_COORDINATOR),))
 
 
+def waits(world: World) -> bool:
+    """Whether a coordinator's pod is not made yet: while no pod of the job has a node there is nothing to capture, and
+    a thousand jobs that find no room must not take up more of it with coordinators."""
+    return world.pod is None and not (world.placed and world.room)
+
+
 def _serve(world: World, now: float, timings: Timings) -> Plan:
     steps: list[Step] = []
     again = math.inf
-    if world.wrong:
+    if world.wrong and not waits(world):
         steps.append(Step(Do.KEEP))
     pod = world.pod
-    if pod is None:
+    if waits(world):
+        pass  # what it waits for is told
+    elif pod is None:
         steps.append(Step(Do.MAKE_POD))
     elif pod.ended and not pod.deleting:
         steps.append(Step(Do.DELETE_POD))

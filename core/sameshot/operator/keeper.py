@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -20,7 +21,7 @@ from sameshot.operator.armed import ArmedPods, InThread, JobKey, key_of
 from sameshot.operator.calls import Coordinators
 from sameshot.operator.conditions import Trouble, patch_of, status_of
 from sameshot.operator.config import OperatorConfig
-from sameshot.operator.decide import Do, Heard, Step, Why, World, decide
+from sameshot.operator.decide import Do, Heard, Step, Why, World, closing, decide, waits
 from sameshot.operator.jobs import Looked, look
 from sameshot.operator.known import Known, coordinator_in
 from sameshot.operator.mending import to_mend
@@ -58,6 +59,7 @@ class Keeper:
         self._writing = Writing(api, seen, in_thread)
         self._notes: dict[JobKey, JobNotes] = {}
         self._told: set[JobKey] = set()
+        self._waiting: dict[str, dict[JobKey, None]] = {}  # by namespace, in the order in which they came
         self.known = Known(config, seen, armed, self._gone)
         self.worlds = Worlds(config, seen, armed, self.known, clock)
 
@@ -97,9 +99,12 @@ class Keeper:
         """One attempt, once: (whether something was done, when to look again)."""
         world = self.worlds.world(job, notes)
         plan = decide(world, self._clock(), self._config.timings)
+        self._note_waiting(job, world)
+        makes = any(step.do is Do.MAKE_POD for step in plan.steps)
         try:
-            for step in plan.steps:
-                await self._do(step, job, top, world, notes)
+            with self.known.making(job) if makes else contextlib.nullcontext():
+                for step in plan.steps:
+                    await self._do(step, job, top, world, notes)
             if not plan.steps:
                 notes.trouble = None
                 await self._write_status(job, self.worlds.world(job, notes), notes)
@@ -112,6 +117,27 @@ class Keeper:
             raise
         return bool(plan.steps), plan.again_at
 
+    def _note_waiting(self, job: JobRef, world: World) -> None:
+        key, there = key_of(job), self._waiting.get(job.namespace, {})
+        if not (world.coordinator is not None and closing(world) is None and world.placed and waits(world)):
+            there.pop(key, None)
+            return
+        if not there:
+            log.warning(
+                "namespace %s has %d coordinators already; for its other jobs none is started until one of these ends",
+                job.namespace, self._config.max_coordinators,
+            )  # fmt: skip
+        self._waiting.setdefault(job.namespace, {})[key] = None
+
+    def waiting(self, namespace: str) -> list[JobKey]:
+        """Jobs whose coordinator waits for room, those that have waited the longest first."""
+        return list(self._waiting.get(namespace, ()))
+
+    @property
+    def held_back(self) -> int:
+        """Jobs whose coordinator waits for room."""
+        return sum(map(len, self._waiting.values()))
+
     def forget_old(self) -> None:
         """Notes of jobs of which nothing has been left for long."""
         now = self._clock()
@@ -119,7 +145,12 @@ class Keeper:
             last = max((each.deleted_at or 0.0 for each in self._notes[key].attempts.values()), default=0.0)
             if now > last + self._config.timings.remake_longest_s:
                 del self._notes[key]
-        self._told &= self.known.jobs()
+        jobs = self.known.jobs()
+        self._told &= jobs
+        for namespace, keys in list(self._waiting.items()):
+            self._waiting[namespace] = {key: None for key in keys if key in jobs}
+            if not self._waiting[namespace]:
+                del self._waiting[namespace]
         self.worlds.forget_old()
 
     async def _tell(self, error: Exception, job: JobRef, notes: JobNotes) -> None:

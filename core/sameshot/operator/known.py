@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
@@ -35,6 +37,8 @@ class Known:
         self._armed = armed
         self._gone = gone
         self._of: dict[JobKey, dict[tuple[Source, tuple[str, str]], int | None]] = {}
+        self._pods: dict[str, set[tuple[str, str]]] = {}  # those of coordinators, by their jobs' namespace
+        self._making: Counter[JobRef] = Counter()
         self._read: dict[JobKey, set[int]] = {}  # attempts that have a CaptureCoordinator
 
     def note(self, source: Source, before: Json | None, after: Json | None) -> set[JobKey]:
@@ -49,6 +53,9 @@ class Known:
             keys.add(key)
             if source is Source.BINDINGS:
                 continue  # it goes with its CaptureCoordinator: alone it says nothing about an attempt
+            if source is Source.PODS:
+                places = self._pods.setdefault(namespace, set())
+                (places.add if there else places.discard)(place_of(thing))
             if there:
                 self._of.setdefault(key, {})[source, place_of(thing)] = attempt
             else:
@@ -62,6 +69,27 @@ class Known:
                     if after is None:
                         self._gone(key, attempt)
         return keys
+
+    def has_room(self, namespace: str) -> bool:
+        """Whether one more coordinator's pod may be made for a job of this namespace."""
+        most = self._config.max_coordinators
+        made = self._pods.get(namespace, set())
+        coming = sum(
+            (self._config.coordinators_namespace, names.coordinator_of(job)) not in made
+            for job in self._making
+            if job.namespace == namespace
+        )
+        return not most or len(made) + coming < most
+
+    @contextlib.contextmanager
+    def making(self, job: JobRef) -> Iterator[None]:
+        """Meanwhile its pod counts as made."""
+        self._making[job] += 1
+        try:
+            yield
+        finally:
+            self._making[job] -= 1
+            self._making += Counter()  # without zeros
 
     def jobs(self) -> set[JobKey]:
         return {*self._of, *self._armed.keys()}

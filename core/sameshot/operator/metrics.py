@@ -57,6 +57,7 @@ class OperatorMetrics:
             {("known",): operator.armed.count - operator.armed.unknown, ("unknown",): operator.armed.unknown},
         )  # fmt: skip
         yield _gauge("jobs_unusable", "Jobs that no coordinator can be made for.", (), {(): operator.keeper.unusable})
+        yield _gauge("jobs_held_back", "Jobs whose coordinator waits for room.", (), {(): operator.keeper.held_back})
         yield _gauge("jobs_failing", "Jobs and hooks whose last turn failed.", (), {(): queue.resting})
         yield _gauge("queue_length", "Jobs and hooks that wait for a turn.", (), {(): len(queue)})
         yield _counter("turns", "Turns of jobs and hooks.", (), {(): queue.done})

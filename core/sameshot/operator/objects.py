@@ -295,6 +295,8 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
     if config.host_network:
         spec["hostNetwork"] = True
         spec["dnsPolicy"] = "ClusterFirstWithHostNet"
+    if config.priority_class:
+        spec["priorityClassName"] = config.priority_class
     if config.pull_secrets:
         spec["imagePullSecrets"] = [{"name": each} for each in config.pull_secrets]
     made = _object(Kind.POD, job, config)

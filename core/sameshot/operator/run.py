@@ -159,8 +159,13 @@ class Operator:
                 for key in self.keeper.known.jobs():
                     self._add(key)
             case _:
-                for key in self.keeper.known.note(source, before, after):
+                keys = self.keeper.known.note(source, before, after)
+                for key in keys:
                     self._add(key)
+                if source is Source.PODS and after is None:  # there is room for another one
+                    for waiting in {key[0] for key in keys}:
+                        for key in self.keeper.waiting(waiting):
+                            self._add(key)
 
     # --- work -------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from sameshot.operator.armed import ArmedPods, JobKey, key_of
 from sameshot.operator.childpods import facts_of
 from sameshot.operator.conditions import REACHABLE, Facts, retired
 from sameshot.operator.config import OperatorConfig, Reach
-from sameshot.operator.decide import Coordinator, End, PodNow, Why, World, closing
+from sameshot.operator.decide import Coordinator, End, PodNow, Why, World, closing, waits
 from sameshot.operator.known import Known
 from sameshot.operator.mending import to_mend
 from sameshot.operator.notes import JobNotes, Notes
@@ -71,6 +71,8 @@ class Worlds:
         current, wrong = self._compare(job, read, pod) if latest else (True, frozenset[Kind]())
         return World(
             alive=len(alive),
+            placed=any(each.pod.node for each in alive),
+            room=pod is not None or self._known.has_room(job.namespace),
             latest=latest,
             end=end,
             looked_at=notes.looked_at,
@@ -250,9 +252,22 @@ class Worlds:
             unreachable_why=own.unreachable_why,
             problems=self.policy_in(job.namespace).problems,
             trouble=notes.trouble,
+            waits=self._waits(world),
             registered=own.registered if alive else read.status.registered,
             expected=self.expected(job, own) if alive else read.status.expected,
             version=own.version,
+        )
+
+    def _waits(self, world: World) -> tuple[str, str] | None:
+        """Why its pod is not made yet: a reason, and words."""
+        if not waits(world):
+            return None
+        if not world.placed:
+            return "NoPodPlaced", "No armed pod of the job has a node yet; its coordinator starts when one has."
+        most = self.config.max_coordinators
+        return "TooManyCoordinators", (
+            f"There are {most} coordinators for jobs of this namespace already, and no more are started at once "
+            "(--max-coordinators-per-namespace of the operator); it starts when one of these jobs has ended."
         )
 
     def forget_old(self) -> None:
