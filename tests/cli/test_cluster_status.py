@@ -124,6 +124,22 @@ def test_limits_are_those_of_all_policies_or_said_to_be_the_namespace_s_alone(
             api.delete("clustercapturepolicies.sameshot.dev", "", name)
 
 
+def test_an_installation_with_namespaces_of_its_own_is_looked_at_there(
+    api: ClusterApi, kubeconfig: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.make(helper_pod("tools", "sameshot-agent", "agent-9", node="node-a"))
+    there = ["--kubeconfig", kubeconfig, "--agents-namespace", "tools", "--system-namespace", "elsewhere"]
+    try:
+        assert invoke(["status", *there, "-o", "json"]) == 1
+        answer = told(capsys)
+        assert [each["name"] for each in answer["agents"]] == ["agent-9"]
+        (finding,) = answer["findings"]
+        assert finding["kind"] == "operator-away"
+        assert "kubectl describe -n elsewhere deployment/" in finding["mend"]
+    finally:
+        api.delete("pods", "tools", "agent-9")
+
+
 def test_reading_the_state_of_a_cluster_changes_nothing_in_it(api: ClusterApi, kubeconfig: str) -> None:
     before = len(api.log)
     invoke(["status", "--kubeconfig", kubeconfig, "-A"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ from sameshot.cli.where import (
     api_of,
     namespace_or_all,
 )
+from sameshot.kube import names
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +37,10 @@ def status(
     job: JobOption = None,
     context: ContextOption = None,
     kubeconfig: KubeconfigOption = None,
+    system_namespace: Annotated[
+        str, typer.Option(metavar="NAME", help="Where the operator runs.")
+    ] = names.SYSTEM_NAMESPACE,
+    agents_namespace: Annotated[str, typer.Option(metavar="NAME", help="Where agents run.")] = names.AGENTS_NAMESPACE,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Show a cluster's armed jobs, their coordinators, agents and policies, and what is wrong with them.
@@ -47,7 +52,8 @@ def status(
 
     logging.getLogger("sameshot.kube").setLevel(logging.ERROR)  # what could not be read is told below
     where = namespace_or_all(namespace, all_namespaces, context, kubeconfig)
-    seen = look(api_of(context, kubeconfig), where, job=job)
+    elsewhere = {"system_namespace": system_namespace, "agents_namespace": agents_namespace}
+    seen = look(api_of(context, kubeconfig), where, job=job, **elsewhere)
     findings = judge(seen)
     if output is Output.JSON:
         seen_ = {name: getattr(seen, name) for name in ("namespaces", "agents", "operators", "pods", "unread")}

@@ -103,6 +103,8 @@ class _Look:
             operators=self._operators(system_namespace),
             unread=tuple(self._unread),
             version=sameshot.__version__,
+            system_namespace=system_namespace,
+            agents_namespace=agents_namespace,
         )
 
     def _pods(self, namespace: str | None, kept: set[JobRef]) -> Iterator[SeenPod]:

@@ -40,10 +40,10 @@ def operator_away(seen: Seen) -> Iterator[Finding]:
     why = "; ".join(f"pod {each.name}: {each.why or 'not Ready'}" for each in seen.operators) or "it has no pod"
     yield _problem(
         "operator-away",
-        names.SYSTEM_NAMESPACE,
+        seen.system_namespace,
         f"deployment/{names.OPERATOR_ACCOUNT}",
         f"The operator does not run ({why}): new jobs get no coordinator.",
-        f"See why: kubectl describe -n {names.SYSTEM_NAMESPACE} deployment/{names.OPERATOR_ACCOUNT}.",
+        f"See why: kubectl describe -n {seen.system_namespace} deployment/{names.OPERATOR_ACCOUNT}.",
     )
 
 
@@ -72,7 +72,7 @@ def nobody_keeps(seen: Seen) -> Iterator[Finding]:
                 f"job {job.name}",
                 f"Job {job.name} has had armed pods for {oldest:.0f} s and no CaptureCoordinator: the operator does "
                 f"not run, or does not serve namespace {job.namespace}.",
-                f"See its log: kubectl logs -n {names.SYSTEM_NAMESPACE} deployment/{names.OPERATOR_ACCOUNT}.",
+                f"See its log: kubectl logs -n {seen.system_namespace} deployment/{names.OPERATOR_ACCOUNT}.",
             )
 
 
@@ -144,12 +144,12 @@ def node_without_agent(seen: Seen) -> Iterator[Finding]:
             mend = (
                 f"The DaemonSet chooses nodes by label; label it: kubectl label node {node} "
                 f"sameshot.dev/agent=enabled, and see kubectl describe -n "
-                f"{names.AGENTS_NAMESPACE} daemonset/sameshot-agent."
+                f"{seen.agents_namespace} daemonset/sameshot-agent."
             )
         else:
             why = f" ({agent.why})" if agent.why else ""
             wrong = f"The agent of node {node} is not Ready{why}, and the node runs armed pods ({who})."
-            mend = f"See why: kubectl describe -n {names.AGENTS_NAMESPACE} pod {agent.name}."
+            mend = f"See why: kubectl describe -n {seen.agents_namespace} pod {agent.name}."
         yield _problem("node-without-agent", "", f"node/{node}", wrong, mend)
 
 

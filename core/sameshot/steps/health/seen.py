@@ -6,6 +6,7 @@ import enum
 
 import msgspec
 
+from sameshot.kube import names
 from sameshot.kube.coordinators import CaptureCoordinator
 from sameshot.model import CapturePolicy, JobRef
 
@@ -106,3 +107,5 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     operators: tuple[SeenOperator, ...] | None = None
     unread: tuple[Unread, ...] = ()
     version: str = ""  # of this client
+    system_namespace: str = names.SYSTEM_NAMESPACE
+    agents_namespace: str = names.AGENTS_NAMESPACE
