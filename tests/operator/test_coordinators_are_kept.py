@@ -300,12 +300,18 @@ async def test_a_job_that_was_deleted_gets_no_coordinator_though_its_pods_are_st
     assert len(lab.api.list("capturecoordinators.sameshot.dev")) == 1
 
 
-@pytest.mark.parametrize("uid", ["UPPER-CASE", "x" * 40], ids=["upper case", "too long"])
-def test_a_job_whose_uid_is_none_is_told_about_and_disturbs_nobody(uid: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("name", "uid"),
+    [("odd", "UPPER-CASE"), ("odd", "x" * 40), ("odd\nINFO all is well", "0-1"), ("odd/../x", "0-1")],
+    ids=["upper case", "too long", "a name of two lines", "a name of a path"],
+)
+def test_a_job_whose_name_or_uid_is_none_is_told_about_and_disturbs_nobody(
+    name: str, uid: str, caplog: pytest.LogCaptureFixture
+) -> None:
     @played()
     async def play(lab: Lab) -> None:
         lab.pod("odd-0", owner={"apiVersion": "unknown.dev/v1", "kind": "Odd",
-                                "metadata": {"name": "odd", "namespace": "ml", "uid": uid}})  # fmt: skip
+                                "metadata": {"name": name, "namespace": "ml", "uid": uid}})  # fmt: skip
         job = lab.job("llama")
         operator = await lab.operate()
         await ready(lab, job)
@@ -313,6 +319,7 @@ def test_a_job_whose_uid_is_none_is_told_about_and_disturbs_nobody(uid: str, cap
 
     play()
     assert [each for each in caplog.messages if "no coordinator can be made for job 'ml/odd" in each]
+    assert not [each for each in caplog.messages if "\n" in each]
 
 
 @played()

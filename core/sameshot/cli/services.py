@@ -6,10 +6,8 @@ The heavy imports stay inside the commands: `sameshot --help` and the client's c
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import signal
-import sys
 import threading
 from collections.abc import Coroutine
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sameshot.cli.logs import log_to_stderr
 from sameshot.cli.run import ARCHIVE_HELP, read_policy, resolved
 from sameshot.errors import UsageError
 from sameshot.model import Encoding, JobRef
@@ -214,7 +213,7 @@ def coordinator(
 
 def run_service(service: Coroutine[Any, Any, None], *, end_with_stdin: bool = False) -> None:
     """Run a service until SIGTERM, SIGINT or, where asked, the end of standard input."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     if end_with_stdin:
         # A thread that may stay in its read for ever must not keep the process alive: daemon.
         threading.Thread(target=_end_at_eof, daemon=True).start()
