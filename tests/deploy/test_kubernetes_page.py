@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import typer
 import yaml
@@ -17,9 +18,11 @@ from cluster_kinds import kinds_of, problems_of, pruned
 from kubernetes_objects import kustomized, pod_templates
 
 from sameshot.cli.main import application
+from sameshot.coordinator.configfile import ClusterConfig
 from sameshot.gc import choose
 from sameshot.kube import names, reviews
 from sameshot.model import CapturePolicy
+from sameshot.operator.config import OperatorConfig
 
 REPO = Path(__file__).parents[2]
 DEPLOY = REPO / "deploy"
@@ -215,6 +218,10 @@ def test_every_namespace_with_pods_of_ours_has_a_policy_for_each_of_them() -> No
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
+    assert [each.default for each in msgspec.structs.fields(ClusterConfig) if each.name == "drain_s"] == [120]
+    assert "waits up to two minutes for captures that run" in TEXT.replace("\n", " ")
+    (at_once,) = [each.default for each in msgspec.structs.fields(OperatorConfig) if each.name == "max_coordinators"]
+    assert f"at most {at_once} of them" in section("Limits").replace("\n", " ")
     assert reviews.REMEMBERED_S < 10
     assert "Answers are remembered for seconds" in TEXT
     assert (choose.YOUNG_S, choose.LEFTOVER_S) == (86_400, 7 * 86_400)
