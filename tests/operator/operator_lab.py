@@ -105,6 +105,7 @@ class Lab:
         self._servers: dict[str, grpc.aio.Server] = {}
         self._uids: dict[str, str] = {}  # of the pods that they are
         self.starts = True  # whether coordinators' pods come up
+        self.kubelet = True  # whether there is any: without one nothing starts, and nothing that is deleted ends
 
     # --- the operator
 
@@ -218,6 +219,8 @@ class Lab:
         version = -1
         while True:
             await asyncio.sleep(0.03 + 0.002 * len(pods))
+            if not self.kubelet:
+                continue
             if version == self.api.store.version and not any(name not in self._servers for name in pods):
                 continue
             version = self.api.store.version

@@ -187,19 +187,6 @@ async def test_an_upgraded_operator_replaces_a_coordinator_only_when_no_capture_
 
 
 @played()
-async def test_a_pod_whose_image_somebody_changed_is_replaced_when_idle(lab: Lab) -> None:
-    job = lab.job("llama")
-    await lab.operate()
-    await ready(lab, job)
-    container = (lab.own("pods", job) or {})["spec"]["containers"][0]
-    change = {"spec": {"containers": [{**container, "image": "evil/image"}]}}
-    lab.api.change("pods", names.COORDINATORS_NAMESPACE, lab.name(job), change)
-    await lab.until(lambda: lab.of(job).retired == [REPLACED])
-    await lab.until(lambda: image(lab, job) == "sameshot/cluster:1")
-    await ready(lab, job)
-
-
-@played()
 async def test_a_coordinators_pod_that_was_evicted_is_made_again(lab: Lab) -> None:
     job = lab.job("llama")
     await lab.operate()

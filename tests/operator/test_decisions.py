@@ -26,6 +26,7 @@ from sameshot.operator.decide import (
     decide,
 )
 from sameshot.operator.objects import Kind
+from sameshot.operator.tried import NEVER, Tried
 
 T = Timings()
 NOW = 1_000_000.0
@@ -195,6 +196,66 @@ def test_one_that_is_being_deleted_is_waited_for() -> None:
     assert decide(served(coordinator=Coordinator("cr", deleting=True)), NOW, T) == NOTHING
 
 
+def gone_again(times: int, ago: float) -> World:
+    return served(pod=None, pods=Tried(times, NOW - ago))
+
+
+def test_a_pod_that_is_undone_again_and_again_is_made_after_growing_pauses() -> None:
+    assert steps(served(pod=None)) == [Do.MAKE_POD]
+    for times, pause in ((1, 3), (2, 6), (5, 48), (30, 300)):
+        assert decide(gone_again(times, 0), NOW, T) == msgspec.structs.replace(NOTHING, again_at=NOW + pause)
+        assert steps(gone_again(times, pause)) == [Do.MAKE_POD]
+
+
+def test_a_pod_stays_until_the_next_may_be_made() -> None:
+    rejected = PodNow("p/0", ended=True)
+    changed = PodNow("p/0", current=False, runs=True, ready=True)
+    for pod, then in ((rejected, Do.DELETE_POD), (changed, Do.RETIRE)):
+        world = served(pod=pod, pods=Tried(3, NOW - 11))
+        assert decide(world, NOW, T) == msgspec.structs.replace(NOTHING, again_at=NOW + 1)
+        assert steps(world, NOW + 1) == [then]
+
+
+def test_what_served_for_long_is_made_again_at_once() -> None:
+    tried = Tried(5, NOW).seen(NOW + 60, T, good=True)
+    assert tried.seen(NOW + 60 + T.calm_s - 1, T, good=False).times == 5
+    assert tried.seen(NOW + 60 + T.calm_s, T, good=True).times == 5
+    assert tried.seen(NOW + 60 + T.calm_s, T, good=False) == Tried()
+    short = tried.seen(NOW + 100, T, good=False).seen(NOW + 101, T, good=True)
+    assert short.seen(NOW + 101 + T.calm_s - 1, T, good=False).times == 5, "what it was before does not count"
+
+
+def test_what_is_changed_back_each_time_is_mended_ever_more_seldom_and_holds_up_no_pod() -> None:
+    fought = served(wrong=frozenset({Kind.SERVICE}), mends=Tried(9, NOW - 1))
+    assert decide(fought, NOW, T) == msgspec.structs.replace(NOTHING, again_at=NOW + 29)
+    assert steps(fought, NOW + 29) == [Do.KEEP]
+    assert steps(msgspec.structs.replace(fought, pod=None)) == [Do.MAKE_POD]
+    lacks = msgspec.structs.replace(fought, pod=None, present=ALL - {Kind.SERVICE})
+    assert steps(lacks) == [], "a pod would wait for what is missing"
+    assert steps(lacks, NOW + 29) == [Do.KEEP, Do.MAKE_POD]
+
+
+LOST = PodNow("p/0", runs=True, deleting=True, gone_by=NOW)
+
+
+@pytest.mark.parametrize(
+    "world",
+    [
+        served(pod=LOST),
+        served(pod=LOST, alive=0, end=End.ENDED, coordinator=Coordinator("cr", retired=Why.FINISHED, retired_at=NOW)),
+        World(pod=LOST, present=ALL, alone_since=NOW - 60, gone_for_sure=True),
+    ],
+    ids=["its job runs", "its job has ended", "its job is gone"],
+)
+def test_a_pod_on_a_lost_node_is_removed_by_force_minutes_after_it_should_have_ended(world: World) -> None:
+    """Nobody else would ever: the kubelet of a node that is off confirms nothing."""
+    assert decide(world, NOW, T) == msgspec.structs.replace(NOTHING, again_at=NOW + T.lost_s)
+    assert decide(world, NOW + T.lost_s, T).steps == (Step(Do.FORCE_POD),)
+    held = msgspec.structs.replace(world, forced_at=NOW + T.lost_s)  # by a finalizer of somebody's
+    assert steps(held, NOW + T.lost_s + 1) == []
+    assert steps(held, NOW + 2 * T.lost_s) == [Do.FORCE_POD]
+
+
 @pytest.mark.parametrize("lacks", ["placed", "room"])
 def test_a_coordinator_gets_its_pod_and_all_else_only_when_a_pod_of_the_job_has_a_node_and_there_is_room(
     lacks: str,
@@ -233,6 +294,10 @@ class Play:
     lives: int = 0
     now: float = NOW
     lost: list[str] = field(default_factory=list)
+    pods: Tried = NEVER
+    mends: Tried = NEVER
+    changed: bool = False  # something that is there is not as it should be
+    did: list[Do] = field(default_factory=list)
 
     def world(self) -> World:
         if self.coordinator is not None:
@@ -243,13 +308,16 @@ class Play:
             self.looks = 0
             self.known = End.RUNS if self.known is End.ENDED else self.known
         known = self.known
+        wrong = ALL - self.present | (frozenset({Kind.SERVICE}) if self.changed else frozenset())
+        self.pods = self.pods.seen(self.now, T, good=self.pod is not None and self.pod.ready and self.pod.current)
+        self.mends = self.mends.seen(self.now, T, good=not wrong)
         if known is End.UNKNOWN and not self.alive and self.coordinator and self.coordinator.retired is Why.FINISHED:
             known = End.ENDED
         return World(
             alive=self.alive, placed=self.alive > 0 and self.placed, room=self.room or self.pod is not None,
             latest=self.latest, end=known, looked_at=self.looked_at, looks=self.looks,
             coordinator=self.coordinator, pod=self.pod, present=self.present,
-            wrong=ALL - self.present if self.coordinator else frozenset(), heard=self.heard,
+            wrong=wrong if self.coordinator else frozenset(), heard=self.heard, pods=self.pods, mends=self.mends,
             alone_since=self.alone_since, gone_for_sure=self.sure, deleted_at=self.deleted_at,
             deletions=self.deletions,
         )  # fmt: skip
@@ -258,6 +326,7 @@ class Play:
         """The operator is another process now."""
         self.known, self.heard, self.looked_at, self.looks = End.UNKNOWN, None, None, 0
         self.alone_since, self.sure, self.deleted_at, self.deletions = None, False, None, 0
+        self.pods = self.mends = Tried()
 
     def turn(self) -> float:
         """As the keeper does it: until nothing is left to do. When to look again."""
@@ -279,13 +348,15 @@ class Play:
             self.coordinator = msgspec.structs.replace(self.coordinator, retired=why, retired_at=at)
 
     def do(self, step: Step) -> None:
+        self.did.append(step.do)
         match step.do:
             case Do.LOOK:
                 self.known, self.looked_at, self.looks = self.end, self.now, self.looks + 1
             case Do.MAKE_COORDINATOR:
                 self.coordinator = Coordinator(f"cr-{self.now}")
             case Do.KEEP:
-                self.present = ALL
+                self.present, self.changed = ALL, False
+                self.mends = self.mends.did(self.now)
             case Do.MAKE_POD:
                 assert self.alive, "nobody needs it"
                 assert self.placed
@@ -295,6 +366,9 @@ class Play:
                 self.lives += 1
                 self.pod = PodNow(f"{self.lives}/0", runs=True, ready=True)
                 self.unsettled = 0
+                self.pods = self.pods.did(self.now)
+            case Do.FORCE_POD:
+                raise AssertionError("every node is there")
             case Do.DELETE_POD:
                 assert self.pod is not None
                 if self.pod.runs and not self.pod.ended and self.unsettled:
@@ -452,3 +526,43 @@ def test_an_operator_that_is_restarted_at_any_moment_comes_to_the_same_end(event
         return found is not None, retired, play.pod is not None and play.pod.current, play.present
 
     assert end(restarts=True) == end(restarts=False)
+
+
+MISCHIEF = st.sampled_from(["deleted", "rejected", "changed at admission", "crashes", "mangled", "nothing"])
+
+
+def spoil(play: Play, how: str) -> None:
+    pod = play.pod
+    match how:
+        case "deleted":
+            play.pod = None
+        case "rejected" if pod is not None:
+            play.pod = msgspec.structs.replace(pod, ended=True, runs=False, ready=False)
+        case "changed at admission" if pod is not None:
+            play.pod = msgspec.structs.replace(pod, current=False)
+        case "crashes" if pod is not None:
+            play.pod = msgspec.structs.replace(pod, runs=False, ready=False)
+        case "mangled":
+            play.changed = True
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(MISCHIEF, st.sampled_from([1.0, 7.0, 60.0, 650.0])), min_size=1, max_size=6))
+def test_whatever_is_done_to_it_for_an_hour_the_api_server_is_asked_a_few_hundred_times(
+    ways: list[tuple[str, float]],
+) -> None:
+    """What is undone at once is made again after 3, 9, 21, 45, 93, 189, 381 s, and then each 300 s. What was good for
+    ten minutes between begins anew: up to 7 times in as long."""
+    play = Play(alive=2)
+    turns = 0
+    while play.now < NOW + 3600:
+        how, pause = ways[turns % len(ways)]
+        again = play.turn()
+        spoil(play, how)
+        play.turn()
+        play.now = max(min(again, play.now + pause), play.now + 1)
+        turns += 1
+    counted = {do: play.did.count(do) for do in Do}
+    assert counted[Do.MAKE_POD] <= 50, counted
+    assert counted[Do.DELETE_POD] <= 50, counted
+    assert counted[Do.KEEP] <= 200, counted

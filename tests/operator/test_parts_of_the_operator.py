@@ -315,7 +315,7 @@ def test_ports_on_the_nodes_network_are_stable_and_no_two_are_the_same() -> None
         port = objects.port_of(job, config, None, taken)
         assert port == objects.port_of(job, config, None, taken)
         taken.add(port)
-        service = {"spec": {"ports": [{"targetPort": port}]}}
+        service = {"spec": {"ports": [{"name": "grpc", "targetPort": port}]}}
         assert objects.port_of(job, config, service, taken) == port, "what its Service says stays"
     assert len(taken) == 8
     assert objects.port_of(JobRef("ml", "a", "one-more", 0), config, None, taken) in taken

@@ -29,7 +29,8 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """`pod` None: there is none. `note`: why it does not serve yet, in words. `reachable` None: nobody tried."""
+    """`pod` None: there is none. `note`: why it does not serve yet, in words. `reachable` None: nobody tried.
+    `disputed`: what somebody else undoes each time, in words."""
 
     attempt: int
     closing: Why | None = None
@@ -42,6 +43,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     waits: tuple[str, str] | None = None  # for what, before it has a pod: a reason, and words
     reachable: bool | None = None
     unreachable_why: str = ""
+    disputed: str = ""
     problems: tuple[str, ...] = ()
     trouble: Trouble | None = None
     registered: int | None = None
@@ -141,6 +143,8 @@ def _conditions(facts: Facts, serves: bool) -> list[Condition]:
     found.append(
         Condition(RECONCILED, "False", facts.trouble.reason, facts.trouble.message)
         if facts.trouble is not None
+        else Condition(RECONCILED, "False", "Disputed", facts.disputed)
+        if facts.disputed
         else Condition(RECONCILED, "True", "AsItShouldBe", "All that belongs to the coordinator is as it should be.")
     )
     return found

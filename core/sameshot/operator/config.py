@@ -25,8 +25,11 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     orphan_s: float = 900.0  # at most so long the captures of a deleted job are waited for
     patience_s: float = 6 * 3600.0  # the same for an ended job: what can't be published for so long won't be
     settle_s: float = 10.0  # what seems to be an orphan is looked at again after this
-    remake_s: float = 3.0  # a CaptureCoordinator that was deleted is made again after this, then 2, 4, … times as long
+    remake_s: float = 3.0  # what was deleted or changed is made again after this, then 2, 4, … times as long
     remake_longest_s: float = 300.0
+    mend_longest_s: float = 30.0  # the same for what only needs a patch
+    calm_s: float = 600.0  # what was as it should be for so long is made again at once
+    lost_s: float = 180.0  # a pod that is there so long after it should have ended is on a node that is lost
     ask_s: float = 1.0  # the first pause between questions to a coordinator; each is twice as long as the one before
     settling_longest_s: float = 20.0  # while it still has captures, or does not answer and is to go
     end_s: float = 2.0  # the first pause between two looks at whether a job without pods has ended

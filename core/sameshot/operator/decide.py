@@ -13,6 +13,7 @@ import msgspec
 
 from sameshot.operator.config import Timings
 from sameshot.operator.objects import Kind
+from sameshot.operator.tried import Tried, growing
 
 
 class End(enum.Enum):
@@ -51,6 +52,7 @@ class PodNow(msgspec.Struct, frozen=True):
     ready: bool = False
     ended: bool = False  # it will not run again
     deleting: bool = False
+    gone_by: float = math.inf  # when it is to be gone, if it is being deleted
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -84,6 +86,9 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     deleted_at: float | None = None  # when a CaptureCoordinator of this attempt was last seen to go
     deletions: int = 0
     describe_at: float | None = None  # when the coordinator is to be asked how many workers there are
+    pods: Tried = Tried()  # how often its pod was made
+    mends: Tried = Tried()  # how often what was `wrong` was made or mended
+    forced_at: float = -math.inf  # when its pod was last removed by force
 
 
 class Do(enum.Enum):
@@ -92,6 +97,7 @@ class Do(enum.Enum):
     KEEP = enum.auto()  # make or mend what is `wrong`
     MAKE_POD = enum.auto()
     DELETE_POD = enum.auto()  # the one that was seen, and no other
+    FORCE_POD = enum.auto()  # the same for one that was deleted long ago, and whose kubelet does not say that it ended
     RETIRE = enum.auto()
     DESCRIBE = enum.auto()
     CONFIRM_GONE = enum.auto()  # ask for the CaptureCoordinator by name
@@ -141,10 +147,19 @@ def closing(world: World) -> Why | None:
     return None
 
 
+def next_pod(world: World, timings: Timings) -> float:
+    """Before then no pod is made again: whatever rejects, deletes or changes each does not wear out the API server."""
+    return world.pods.next(timings, timings.remake_longest_s)
+
+
+def next_mend(world: World, timings: Timings) -> float:
+    return world.mends.next(timings, timings.mend_longest_s)
+
+
 def _begin(world: World, now: float, timings: Timings) -> Plan:
     """The job's own object is read first: a CaptureCoordinator of a job that is not there would go at once."""
     if world.deleted_at is not None:
-        again = world.deleted_at + _growing(timings.remake_s, world.deletions, timings.remake_longest_s)
+        again = world.deleted_at + growing(timings.remake_s, world.deletions, timings.remake_longest_s)
         if now < again:
             return Plan(again_at=again)
     if world.looked_at is None or (world.deleted_at is not None and world.looked_at <= world.deleted_at):
@@ -162,19 +177,31 @@ def _serve(world: World, now: float, timings: Timings) -> Plan:
     steps: list[Step] = []
     again = math.inf
     if world.wrong and not waits(world):
-        steps.append(Step(Do.KEEP))
+        if now >= next_mend(world, timings):
+            steps.append(Step(Do.KEEP))
+        else:
+            again = next_mend(world, timings)
     pod = world.pod
     if waits(world):
         pass  # what it waits for is told
     elif pod is None:
-        steps.append(Step(Do.MAKE_POD))
-    elif pod.ended and not pod.deleting:
-        steps.append(Step(Do.DELETE_POD))
-    elif not pod.deleting and (not pod.current or _retired_for_good(world, pod)):
-        settled, plan = _settled(world, pod, Why.REPLACED, now, timings, until=math.inf)
-        steps += [Step(Do.DELETE_POD)] if settled else plan.steps
+        if now < next_pod(world, timings):
+            again = min(again, next_pod(world, timings))
+        elif steps or world.wrong - {Kind.POD} <= world.present:  # else it would lack something
+            steps.append(Step(Do.MAKE_POD))
+    elif pod.deleting:
+        plan = _going(world, pod, now, timings)
+        steps += plan.steps
         again = min(again, plan.again_at)
-    elif pod.ready and not pod.deleting and world.describe_at is not None:
+    elif pod.ended or not pod.current or _retired_for_good(world, pod):
+        # It stays until another one may be made: to be looked at, or to serve meanwhile.
+        if now < next_pod(world, timings):
+            again = min(again, next_pod(world, timings))
+        else:
+            settled, plan = _settled(world, pod, Why.REPLACED, now, timings, until=math.inf)
+            steps += [Step(Do.DELETE_POD)] if settled else plan.steps
+            again = min(again, plan.again_at)
+    elif pod.ready and world.describe_at is not None:
         if now >= world.describe_at:
             steps.append(Step(Do.DESCRIBE))
         else:
@@ -204,7 +231,7 @@ def _close(world: World, now: float, timings: Timings, why: Why) -> Plan:
     since = coordinator.retired_at if coordinator.retired is why else now  # the status is about to say so
     leaves = since + timings.grace_s
     if world.pod.deleting:
-        return NOTHING
+        return _going(world, world.pod, now, timings)
     settled, plan = _settled(world, world.pod, why, now, timings, until=since + timings.patience_s)
     if not settled:
         return plan
@@ -221,9 +248,22 @@ def _clear(world: World, now: float, timings: Timings) -> Plan:
     if world.pod is None:
         return Plan((Step(Do.REMOVE),))
     if world.pod.deleting:
-        return NOTHING
+        return _going(world, world.pod, now, timings)
     settled, plan = _settled(world, world.pod, Why.FINISHED, now, timings, until=since + timings.orphan_s)
     return Plan((Step(Do.DELETE_POD),)) if settled else plan
+
+
+def _going(world: World, pod: PodNow, now: float, timings: Timings) -> Plan:
+    """A pod that is being deleted is waited for; where its node is lost, nobody ever says that it has ended.
+
+    Its process may still run there. It is no second coordinator at work: a minute after a pod was to be gone, and once
+    its object is, no token that is bound to it is good for anything
+    (https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens).
+    So it can have no caller reviewed and takes no capture from anybody, and agents refuse it; no Service leads to it,
+    and the status names the new one. What its captures had reached workers ends there by itself.
+    """
+    at = max(pod.gone_by, world.forced_at) + timings.lost_s
+    return Plan((Step(Do.FORCE_POD),), now + timings.lost_s) if now >= at else Plan(again_at=at)
 
 
 def _settled(world: World, pod: PodNow, why: Why, now: float, timings: Timings, *, until: float) -> tuple[bool, Plan]:
@@ -236,16 +276,11 @@ def _settled(world: World, pod: PodNow, why: Why, now: float, timings: Timings, 
     if heard.unsettled == 0 and (why is not Why.REPLACED or now < heard.at + timings.settling_longest_s):
         return True, NOTHING
     # Being replaced is said again before the minute is over for which it holds.
-    again = heard.at + _growing(timings.ask_s, heard.times, timings.settling_longest_s)
+    again = heard.at + growing(timings.ask_s, heard.times, timings.settling_longest_s)
     if now >= again:
         return False, Plan((Step(Do.RETIRE, why),), min(until, now + timings.settling_longest_s))
     return False, Plan(again_at=min(until, again))
 
 
 def _pause_of_looks(world: World, timings: Timings) -> float:
-    return _growing(timings.end_s, world.looks, timings.end_longest_s)
-
-
-def _growing(first: float, times: int, longest: float) -> float:
-    """The pause after so many: first, twice that, four times, …"""
-    return min(first * 2.0 ** min(max(times - 1, 0), 40), longest)
+    return growing(timings.end_s, world.looks, timings.end_longest_s)

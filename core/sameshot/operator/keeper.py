@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable
 
-from sameshot.arm.values import Json
+from sameshot.arm.values import Json, inside
 from sameshot.errors import SameshotError, UsageError
 from sameshot.kube import names
 from sameshot.kube.api import MERGE_PATCH, TROUBLES, Api, ApiError
@@ -188,10 +188,14 @@ class Keeper:
                 await self._make_coordinator(job, top, notes)
             case Do.KEEP:
                 await self._keep(job, world)
+                own.mends = own.mends.did(self._clock())
             case Do.MAKE_POD:
                 await self._writing.create(Kind.POD, self._wanted(job, renewed=False)[Kind.POD])
+                own.pods = own.pods.did(self._clock())
             case Do.DELETE_POD:
                 await self._remove(Kind.POD, job)
+            case Do.FORCE_POD:
+                await self._force(job, own)
             case Do.RETIRE:
                 assert step.why is not None
                 await self._retire(job, world, own, step.why)
@@ -264,6 +268,19 @@ class Keeper:
         thing = self.known.child(kind, job)
         if thing is not None:
             await self._writing.remove(kind, thing)
+
+    async def _force(self, job: JobRef, own: Notes) -> None:
+        pod = self.known.child(Kind.POD, job)
+        if pod is None:
+            return
+        own.forced_at = self._clock()
+        node = str(inside(pod, "spec").get("nodeName") or "")
+        log.warning(
+            "pod %s of job %s is removed by force: it should have been gone by %s, and its node %s does not say so",
+            objects.name_of(Kind.POD, job), job, inside(pod, "metadata").get("deletionTimestamp"), node,
+        )  # fmt: skip
+        await self._writing.remove(Kind.POD, pod, force=True)
+        own.lost_node = node
 
     async def _is_gone(self, job: JobRef) -> bool:
         try:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from sameshot.operator.conditions import Trouble
 from sameshot.operator.decide import Heard
 from sameshot.operator.jobs import Looked
+from sameshot.operator.tried import NEVER, Tried
 
 
 @dataclass
@@ -26,6 +28,10 @@ class Notes:
     registered: int | None = None
     world_size: int | None = None
     version: str = ""
+    pods: Tried = NEVER
+    mends: Tried = NEVER
+    forced_at: float = -math.inf
+    lost_node: str = ""  # where the pod was that was removed by force
     begun: bool = False  # whether the above was taken from the status that an earlier operator wrote
 
 

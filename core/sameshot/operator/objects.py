@@ -29,6 +29,8 @@ USER = 8737
 TEMPLATE = f"{names.GROUP}/template"
 """Annotation of a coordinator's pod: what it was made from."""
 NAME = "sameshot-coordinator"
+CONTAINER = "coordinator"
+PORT = "grpc"
 _ACCOUNT_FILES = "/var/run/secrets/kubernetes.io/serviceaccount"
 _TOKEN_LASTS_S = 3600
 _API_TOKEN_LASTS_S = 3607  # as the API server's own admission asks for
@@ -208,7 +210,7 @@ def service(attempt: Attempt, config: OperatorConfig) -> Json:
             "selector": _selector(job),
             "ports": [
                 {
-                    "name": "grpc",
+                    "name": PORT,
                     "protocol": "TCP",
                     "port": names.COORDINATOR_PORT,
                     "targetPort": attempt.port,
@@ -224,12 +226,12 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
     name = names.coordinator_of(job)
     archives = ("sameshot-archive", f"sameshot-archive-{job.namespace}")
     container: Json = {
-        "name": "coordinator",
+        "name": CONTAINER,
         "image": config.image,
         "args": ["coordinator", "--config", f"{FOLDER}/config.json"],
         "env": [{"name": "HOME", "value": "/tmp"}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
         "envFrom": [{"secretRef": {"name": each, "optional": True}} for each in archives],
-        "ports": [{"name": "grpc", "containerPort": port, "protocol": "TCP"}],
+        "ports": [{"name": PORT, "containerPort": port, "protocol": "TCP"}],
         "startupProbe": _probe(port, period_s=1, failures=60),
         "readinessProbe": _probe(port, period_s=5, failures=2),
         "livenessProbe": _probe(port, period_s=20, failures=6),
@@ -253,10 +255,13 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
             {"name": "tmp", "mountPath": "/tmp"},
         ],
     }
+    annotations: Json = {}
     if config.host_network:
         container["ports"][0]["hostPort"] = port
     elif scraped := config.coordinator_metrics.rpartition(":")[2]:
         container["ports"].append({"name": "metrics", "containerPort": int(scraped), "protocol": "TCP"})
+        marks = {"scrape": "true", "port": scraped, "path": "/metrics"}
+        annotations = {f"prometheus.io/{key}": value for key, value in marks.items()}
     spec: Json = {
         "serviceAccountName": names.account_of(job),
         "automountServiceAccountToken": False,  # by projection below, with the one for agents
@@ -300,7 +305,7 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
     if config.pull_secrets:
         spec["imagePullSecrets"] = [{"name": each} for each in config.pull_secrets]
     made = _object(Kind.POD, job, config)
-    made["metadata"]["annotations"] |= {
+    made["metadata"]["annotations"] |= annotations | {
         TEMPLATE: _digest(spec, cluster_config(attempt, config)),
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",  # captures in its memory would be lost
     }
@@ -308,16 +313,22 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
 
 
 def is_current(have: Json, want: Json) -> bool:
-    """Whether a pod is the one that would be made now; also not, when somebody changed its image."""
+    """Whether a pod was made from what it would be made from now.
+
+    What admission made of it (another registry, a digest for a tag, a container beside ours) would be the same the next
+    time, and is the cluster's business.
+    """
 
     def made_from(thing: Json) -> object:
         return inside(thing, "metadata", "annotations").get(TEMPLATE)
 
-    def image(thing: Json) -> object:
-        containers = inside(thing, "spec").get("containers") or [{}]
-        return containers[0].get("image")
+    return made_from(have) == made_from(want)
 
-    return made_from(have) == made_from(want) and image(have) == image(want)
+
+def named(things: object, name: str) -> Json:
+    """The one of that name out of a list of an object's; empty: there is none."""
+    listed = things if isinstance(things, list) else []
+    return next((each for each in listed if isinstance(each, dict) and each.get("name") == name), {})
 
 
 def job_of(thing: Json) -> tuple[str, str, int | None] | None:
@@ -336,8 +347,7 @@ def port_of(job: JobRef, config: OperatorConfig, have: Json | None, taken: Itera
     if not config.host_network:
         return names.COORDINATOR_PORT
     first, count = names.COORDINATOR_PORT + 1000, max(config.ports, 1)
-    ports = inside(have or {}, "spec").get("ports")
-    now = ports[0].get("targetPort") if isinstance(ports, list) and ports and isinstance(ports[0], dict) else None
+    now = named(inside(have or {}, "spec").get("ports"), PORT).get("targetPort")
     if isinstance(now, int) and first <= now < first + count:
         return now
     used = set(taken)

@@ -9,16 +9,17 @@ import msgspec
 
 from sameshot.arm.values import Json, inside
 from sameshot.errors import UsageError
+from sameshot.hostport import joined
 from sameshot.kube import names
 from sameshot.kube.coordinators import CaptureCoordinator, PodPlace
 from sameshot.model import JobRef
 from sameshot.operator import authority as certificates
 from sameshot.operator import objects
 from sameshot.operator.armed import ArmedPods, JobKey, key_of
-from sameshot.operator.childpods import facts_of
-from sameshot.operator.conditions import REACHABLE, Facts, retired
+from sameshot.operator.childpods import PodFacts, facts_of
+from sameshot.operator.conditions import REACHABLE, Facts, retired, stamp
 from sameshot.operator.config import OperatorConfig, Reach
-from sameshot.operator.decide import Coordinator, End, PodNow, Why, World, closing, waits
+from sameshot.operator.decide import Coordinator, End, PodNow, Why, World, closing, next_mend, next_pod, waits
 from sameshot.operator.known import Known
 from sameshot.operator.mending import to_mend
 from sameshot.operator.notes import JobNotes, Notes
@@ -66,9 +67,14 @@ class Worlds:
         end = self._end(notes, coordinator, bool(alive))
         latest = max(self._known.living(key), default=job.attempt) <= job.attempt
         counted = (facts.life if facts is not None else "", frozenset(each.pod.uid for each in alive))
+        if facts is not None and facts.ready:
+            own.lost_node = ""
         if facts is not None and facts.ready and own.counted != counted:
             own.counted, own.describe_at, own.describes = counted, now, 0
         current, wrong = self._compare(job, read, pod) if latest else (True, frozenset[Kind]())
+        timings = self.config.timings
+        own.pods = own.pods.seen(now, timings, good=facts is not None and facts.ready and current)
+        own.mends = own.mends.seen(now, timings, good=not wrong)
         return World(
             alive=len(alive),
             placed=any(each.pod.node for each in alive),
@@ -88,6 +94,7 @@ class Worlds:
                 ready=facts.ready,
                 ended=facts.ended,
                 deleting=facts.deleting,
+                gone_by=facts.gone_by,
             ),
             present=frozenset(
                 kind
@@ -101,6 +108,9 @@ class Worlds:
             deleted_at=own.deleted_at,
             deletions=own.deletions,
             describe_at=own.describe_at,
+            pods=own.pods,
+            mends=own.mends,
+            forced_at=own.forced_at,
         )
 
     def _end(self, notes: JobNotes, coordinator: Coordinator | None, alive: bool) -> End:
@@ -224,7 +234,7 @@ class Worlds:
         """Where its coordinator is called; None: nowhere yet."""
         pod = self._known.child(Kind.POD, job)
         facts = None if pod is None else facts_of(pod)
-        return None if facts is None or not facts.ip else _host_port(facts.ip, facts.port)
+        return None if facts is None or not facts.ip else joined(facts.ip, facts.port)
 
     def facts(self, read: CaptureCoordinator, world: World, notes: JobNotes, own: Notes) -> Facts:
         job, config = read.job, self.config
@@ -234,7 +244,7 @@ class Worlds:
         if facts is not None and facts.ip:
             by_service = config.reach is Reach.SERVICE
             host = f"{objects.host_of(job, config)}:{names.COORDINATOR_PORT}"
-            endpoint = host if by_service else _host_port(facts.ip, facts.port)
+            endpoint = host if by_service else joined(facts.ip, facts.port)
         place = None
         if facts is not None and not facts.deleting:
             place = PodPlace(config.coordinators_namespace, names.coordinator_of(job), facts.port)
@@ -247,9 +257,10 @@ class Worlds:
             endpoint=endpoint,
             server_name=objects.host_of(job, config),
             ca=self.authority.bundle,
-            note="" if facts is None else facts.note,
-            reachable=own.reachable if facts is not None else None,
-            unreachable_why=own.unreachable_why,
+            note=self._note(world, facts, own),
+            reachable=None if facts is None else False if facts.cut_off else own.reachable,
+            unreachable_why=facts.note if facts is not None and facts.cut_off else own.unreachable_why,
+            disputed=self._disputed(world),
             problems=self.policy_in(job.namespace).problems,
             trouble=notes.trouble,
             waits=self._waits(world),
@@ -257,6 +268,31 @@ class Worlds:
             expected=self.expected(job, own) if alive else read.status.expected,
             version=own.version,
         )
+
+    def _note(self, world: World, facts: PodFacts | None, own: Notes) -> str:
+        words = [facts.note] if facts is not None else ["Its pod is gone."] if own.pods.times else []
+        if own.lost_node and (facts is None or not facts.deleting):
+            words.append(f"The one before was removed by force, as its node {own.lost_node} seems to be lost.")
+        if own.pods.times > 1 and (facts is None or facts.ended):
+            again = stamp(next_pod(world, self.config.timings))
+            words.append(f"It was made {own.pods.times} times in a row, and is again at {again}.")
+        return " ".join(words)
+
+    def _disputed(self, world: World) -> str:
+        """What is undone each time."""
+        timings = self.config.timings
+        if world.pod is not None and world.pod.ready and not world.pod.current and world.pods.times > 1:
+            return (
+                f"Its pod is not what the operator makes, although it was made {world.pods.times} times in a row: "
+                f"something changes the annotation {objects.TEMPLATE}. The next try is at "
+                f"{stamp(next_pod(world, timings))}."
+            )
+        if world.wrong and world.mends.times > 2:
+            return (
+                f"{', '.join(sorted(world.wrong))}: not as it is to be, although it was mended {world.mends.times} "
+                f"times in a row: something changes it back. The next try is at {stamp(next_mend(world, timings))}."
+            )
+        return ""
 
     def _waits(self, world: World) -> tuple[str, str] | None:
         """Why its pod is not made yet: a reason, and words."""
@@ -275,7 +311,3 @@ class Worlds:
         if self._ports:
             there = {place_of(each)[1] for each in self._seen.all(Source.COORDINATORS)}
             self._ports = {name: port for name, port in self._ports.items() if name in there}
-
-
-def _host_port(ip: str, port: int) -> str:
-    return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"

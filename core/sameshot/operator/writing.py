@@ -49,10 +49,13 @@ class Writing:
             raise
         self._put(CHILDREN[kind], made)
 
-    async def remove(self, kind: Kind, thing: Json) -> None:
-        """The very object that was seen; that there is none any more is as good."""
+    async def remove(self, kind: Kind, thing: Json, *, force: bool = False) -> None:
+        """The very object that was seen; that there is none any more is as good. `force`: a pod whose kubelet is not
+        waited for."""
         place, uid = place_of(thing), inside(thing, "metadata").get("uid")
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        if force:
+            body["gracePeriodSeconds"] = 0
         try:
             left = await self.send("DELETE", objects.path(kind, *place), body)
         except ApiError as error:
@@ -61,7 +64,9 @@ class Writing:
             self._seen.drop(CHILDREN[kind], place, uid)
             return
         log.info("%s %s/%s removed", kind.value, *place)
-        if kind is Kind.POD and inside(left, "metadata").get("deletionTimestamp"):
+        meta = inside(left, "metadata")
+        waits = meta.get("finalizers") or (not force and meta.get("deletionGracePeriodSeconds") != 0)
+        if kind is Kind.POD and meta.get("deletionTimestamp") and waits:
             self._put(CHILDREN[kind], left)  # its process ends, then it is gone
         else:
             self._seen.drop(CHILDREN[kind], place, uid)
