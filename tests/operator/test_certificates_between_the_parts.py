@@ -14,6 +14,7 @@ from operator_lab import Lab, played
 from sameshot.kube import names
 from sameshot.operator import authority as certificates
 from sameshot.operator.authority import DAY, Authority, Pair, advance, leaf, new, read, serves
+from sameshot.operator.run import Operator
 
 NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 HOST = "c-1.sameshot-coordinators.svc"
@@ -203,3 +204,37 @@ async def test_a_lost_authority_is_made_anew_with_all_that_hangs_on_it(lab: Lab)
     kept = lab.api.get("secrets", names.AGENTS_NAMESPACE, "sameshot-agent-tls")["data"]
     pair = Pair(base64.b64decode(kept["tls.crt"]), base64.b64decode(kept["tls.key"]))
     assert certificates.serves(pair, authority_of(lab), names.AGENT_HOST, now)
+
+
+@played()
+async def test_a_secret_of_somebody_elses_in_the_authoritys_place_is_left_alone_told_of_and_waited_for(
+    lab: Lab,
+) -> None:
+    foreign = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "kubernetes.io/tls",
+        "metadata": {"name": "sameshot-ca", "namespace": names.SYSTEM_NAMESPACE},
+        "data": {"tls.crt": "eA==", "tls.key": "eQ=="},
+    }
+    lab.api.make(foreign)
+    operator = lab.operator = Operator(lab.config(), lab.way())
+    starting = asyncio.create_task(operator.start())
+    await lab.until(lambda: operator.authority_trouble)
+    await lab.until(lambda: "kubectl" in operator.waits_for)
+    assert "kubernetes.io/tls" in operator.waits_for
+    assert lab.api.get("secrets", names.SYSTEM_NAMESPACE, "sameshot-ca")["data"] == foreign["data"]
+    assert not [each for each in lab.asked() if each.verb in ("update", "patch", "create")]
+    lab.api.delete("secrets", names.SYSTEM_NAMESPACE, "sameshot-ca")
+    await starting
+    assert operator.authority_trouble == ""
+    job = lab.job("llama")
+    await lab.until(lambda: lab.phase(job) == "Ready")
+
+    # Also later: what is there already goes on, and is looked at as ever.
+    lab.api.delete("secrets", names.SYSTEM_NAMESPACE, "sameshot-ca")
+    lab.api.make(foreign)
+    before = operator.swept_at
+    operator._sweep_soon.set()
+    await lab.until(lambda: operator.authority_trouble and operator.swept_at != before)
+    assert lab.phase(job) == "Ready"

@@ -23,6 +23,10 @@ log = logging.getLogger(__name__)
 _LABELS = {"app.kubernetes.io/name": "sameshot", "app.kubernetes.io/part-of": "sameshot", **names.MANAGED}
 
 
+class InTheWay(OSError):
+    """A Secret of ours has a name that is taken by what can't be ours."""
+
+
 class Issuing:
     """Calls block. All raise OSError or HTTPException where the API server can't be asked, or refuses."""
 
@@ -38,6 +42,13 @@ class Issuing:
             found = self._get(f"{path}/{CA_SECRET}")
             known = None if found is None else certificates.read(decoded(found))
             if found is not None and known is None:
+                if (kind := found.get("type", "Opaque")) != "Opaque":  # others' keys, and servers change no type
+                    where = self._config.system_namespace
+                    raise InTheWay(
+                        f"Secret {where}/{CA_SECRET} is of type {str(kind)[:100]} and keeps no authority of the "
+                        "operator's. It is left as it is, and no coordinator gets a certificate until it is renamed or "
+                        f"deleted (kubectl -n {where} delete secret {CA_SECRET}); then the operator makes its own."
+                    )
                 log.error("Secret %s keeps no authority that can be used; a new one is made", CA_SECRET)
             now = self._now()
             holds = certificates.new(now) if known is None else certificates.advance(known, now)

@@ -31,7 +31,7 @@ class OperatorHealth:
         return "" if self._operator.watching.alive else "a thread that follows the API server has ended"
 
     def waits_for(self) -> str:
-        return "" if self._operator.ready else "the API server has not told everything yet"
+        return "" if self._operator.ready else self._operator.waits_for
 
 
 class OperatorMetrics:
@@ -76,6 +76,10 @@ class OperatorMetrics:
             yield _gauge(
                 "sweep_age_seconds", "Since everything was listed.", (), {(): max(time.time() - operator.swept_at, 0)}
             )
+        yield _gauge(
+            "authority_failing", "1: the authority could not be read or renewed the last time.", (),
+            {(): bool(operator.authority_trouble)},
+        )  # fmt: skip
         authority = operator.authority
         if authority is not None:
             yield _gauge(

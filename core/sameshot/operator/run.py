@@ -70,6 +70,10 @@ class Operator:
         self._first_listed: dict[Source, float] = {}
         self.swept_at: float | None = None
         self.ready = False
+        self.waits_for = "the API server has not told everything yet"
+        """Before it is ready."""
+        self.authority_trouble = ""
+        """Why the authority could not be read or renewed the last time; empty: it could."""
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -197,6 +201,9 @@ class Operator:
             self._sweep_soon.clear()
             try:
                 await self._renew()
+            except Exception as error:  # all else goes on
+                log.warning("the authority can't be read or renewed why=%r", f"{error}"[:600])
+            try:
                 try:
                     await self._sweep()
                 finally:
@@ -215,7 +222,12 @@ class Operator:
 
     async def _renew(self) -> None:
         before = self.authority
-        self.keeper.worlds.authority = await self._in_thread(self._issuing.authority)
+        try:
+            self.keeper.worlds.authority = await self._in_thread(self._issuing.authority)
+        except Exception as error:
+            self.authority_trouble = f"{error}" or type(error).__name__
+            raise
+        self.authority_trouble = ""
         if before is not None and before != self.keeper.worlds.authority:
             self._add_all()
         try:
@@ -257,9 +269,8 @@ class Operator:
             except SameshotError:
                 raise  # to be mended by whoever runs it
             except Exception as error:
-                log.warning(
-                    "%s can't be had yet why=%r; again in %.0f s", what, f"{type(error).__name__}: {error}"[:300], pause
-                )
+                self.waits_for = f"{what} can't be had yet: {type(error).__name__}: {error}"[:600]
+                log.warning("%s; again in %.0f s", self.waits_for, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 30.0)
 
