@@ -16,6 +16,7 @@ import pytest
 from agent_lab import JOB, SPEC, Caller, Lab, in_loop, until
 from manifests import archived, make_capture
 from tls import Authority
+from unfinished import Unfinished
 
 from sameshot.agent import certificate
 from sameshot.agent.coordinators import OUTAGE_S, Coordinators
@@ -268,6 +269,24 @@ async def test_a_stranger_is_turned_away_before_its_message_is_read(lab: Lab) ->
         assert isinstance(error, Denied), "larger than any message may be, and refused for who sent it"
         assert node.api.asked == 0
         assert node.agent.config.callers.refused >= 2  # type: ignore[attr-defined]
+
+
+@in_loop
+async def test_of_whoever_is_no_coordinator_no_message_is_waited_for(lab: Lab) -> None:
+    """Whoever may make tokens of an account of its own can make one for agents."""
+    async with served(lab) as node:
+        tenants = node.api.coordinator("t", JOB, namespace=JOB.namespace)
+
+        def begin_and_wait() -> set[str]:
+            with Unfinished(node.address, node.authority.pem, names.AGENT_HOST) as peer:
+                begun = {
+                    peer.begin(f"Agent/{method}", MAX_MESSAGE_BYTES - 1, token)
+                    for method in METHODS
+                    for token in ("", "x.y.z", tenants)
+                }
+                return set(peer.answers(begun).values())
+
+        assert await asyncio.to_thread(begin_and_wait) == {str(grpc.StatusCode.PERMISSION_DENIED.value[0])}
 
 
 @in_loop

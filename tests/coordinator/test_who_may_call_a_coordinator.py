@@ -13,6 +13,7 @@ import grpc
 import pytest
 from coordination import SPEC, in_loop, until, until_view
 from coordinator_cluster import OPERATOR, Cluster
+from unfinished import Unfinished
 
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import to_proto
@@ -22,6 +23,7 @@ from sameshot.api.transport import CALLER_KEY, Endpoint, aio_channel
 from sameshot.client import AsyncClient
 from sameshot.coordinator import service
 from sameshot.coordinator.auth import Call
+from sameshot.coordinator.server import MAX_REQUEST
 from sameshot.coordinator.tokenauth import TokenAuthenticator
 from sameshot.errors import Denied, SameshotError, UnknownCapture, Unreachable, UsageError
 from sameshot.kube import names, reviews
@@ -40,6 +42,7 @@ ASKED: dict[Call, Any] = {
     Call.RETIRE: pb.RetireRequest(why=0),  # let in, and then refused for its reason
 }
 LET_IN = "let in"
+DENIED = str(grpc.StatusCode.PERMISSION_DENIED.value[0])
 
 
 async def tried(to: Endpoint, call: Call, metadata: tuple[tuple[str, str], ...] = ()) -> str:
@@ -217,7 +220,27 @@ async def test_without_tls_nothing_is_said_and_large_messages_are_not_read(tmp_p
             with pytest.raises(SameshotError, match="larger than max"):
                 await client.get("0" * (2 << 20))
             with pytest.raises(UsageError, match="is no capture id"):
-                await client.get("0" * (1 << 19))
+                await client.get("0" * (1 << 15))
+
+
+@in_loop
+async def test_of_whoever_is_not_let_in_no_message_is_waited_for(tmp_path: Path) -> None:
+    """Nor is it kept: without this anybody could have a coordinator killed for its memory, a MB for each stream."""
+    async with Cluster(tmp_path) as cluster:
+        job = cluster.job("llama")
+        nobody = cluster.api.token_for(cluster.account("nobody"), audience=names.audience_of(job))
+        async with cluster.coordinator(job):
+
+            def begin_and_wait() -> set[str]:
+                with Unfinished(cluster.address, cluster.authority.pem, names.coordinator_host(job)) as peer:
+                    begun = {
+                        peer.begin(f"Coordinator/{call.rpc}", MAX_REQUEST - 1, token)
+                        for call in Call
+                        for token in ("", "x.y.z", nobody)
+                    }
+                    return set(peer.answers(begun).values())
+
+            assert await asyncio.to_thread(begin_and_wait) == {DENIED}
 
 
 @in_loop
@@ -271,14 +294,15 @@ class Server:
         return json.dumps({"status": status}).encode()
 
 
-class Context:
+class Brought:
     def __init__(self, lasts_s: float = 3600) -> None:
         claims = (
             base64.urlsafe_b64encode(json.dumps({"aud": ["a"], "exp": 1_000.0 + lasts_s}).encode()).decode().rstrip("=")
         )
         self.token = f"e30.{claims}.c2ln"
 
-    def invocation_metadata(self) -> list[tuple[str, str]]:
+    @property
+    def metadata(self) -> list[tuple[str, str | bytes]]:
         return [("authorization", f"Bearer {self.token}")]
 
 
@@ -299,36 +323,36 @@ def authenticator(server: Any) -> TokenAuthenticator:
 async def test_through_an_outage_looking_goes_on_for_two_minutes_and_starting_or_cancelling_not_at_all(
     call: Call,
 ) -> None:
-    server, context = Server(), Context()
+    server, brought = Server(), Brought()
     auth = authenticator(server)
     if call is Call.RETIRE:
         with pytest.raises(Denied, match="only the operator"):
-            await auth.caller(context, call)
+            await auth.caller(brought.metadata, call)
         return
-    assert (await auth.caller(context, call)).name == "ana"
+    assert (await auth.caller(brought.metadata, call)).name == "ana"
     server.away = True
     server.now += 4  # remembered for seconds, whatever it is
-    await auth.caller(context, call)
+    await auth.caller(brought.metadata, call)
     server.now += 100
     looks = call in LOOKS
     if looks:
-        await auth.caller(context, call)
+        await auth.caller(brought.metadata, call)
     else:
         with pytest.raises(Unreachable):
-            await auth.caller(context, call)
+            await auth.caller(brought.metadata, call)
     server.now += 20
     with pytest.raises(Unreachable):
-        await auth.caller(context, call)
+        await auth.caller(brought.metadata, call)
 
 
 @in_loop
 async def test_no_outage_makes_a_token_last_longer_than_it_says() -> None:
-    server, context = Server(), Context(lasts_s=30)
+    server, brought = Server(), Brought(lasts_s=30)
     auth = authenticator(server)
-    await auth.caller(context, Call.GET)
+    await auth.caller(brought.metadata, Call.GET)
     server.away, server.now = True, server.now + 31
     with pytest.raises(Unreachable):
-        await auth.caller(context, Call.GET)
+        await auth.caller(brought.metadata, Call.GET)
 
 
 # --- streams
@@ -374,8 +398,8 @@ async def test_who_has_lost_the_right_is_cut_off_from_a_stream_and_an_outage_cut
 
 @in_loop
 async def test_a_token_that_ends_during_a_stream_leaves_it_to_the_rights_of_its_account() -> None:
-    server, context = Server(), Context()  # by the real time it has expired
-    caller = await authenticator(server).caller(context, Call.WATCH)
+    server, brought = Server(), Brought()  # by the real time it has expired
+    caller = await authenticator(server).caller(brought.metadata, Call.WATCH)
     asked: list[str] = []
     send = server.send
 

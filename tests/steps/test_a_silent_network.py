@@ -130,7 +130,7 @@ async def test_a_dead_connection_is_noticed_and_a_quiet_one_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A quiet stream is pinged every second here: the server must not take offence, silence must end the stream."""
-    monkeypatch.setattr("sameshot.coordinator.server.SERVER_OPTIONS", quickened(SERVER_OPTIONS))
+    monkeypatch.setattr("sameshot.api.door.SERVER_OPTIONS", quickened(SERVER_OPTIONS))
     monkeypatch.setattr("sameshot.api.transport.CHANNEL_OPTIONS", quickened(CHANNEL_OPTIONS))
     async with training(tmp_path) as (agent, client), network_to(client.address) as network:
         agent.script = stay(TargetState.CONSUMED)

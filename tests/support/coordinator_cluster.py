@@ -25,8 +25,8 @@ from fake_agent import FakeAgent, worker
 from kube_api import a_pod
 from tls import Authority
 
-from sameshot.agent.callers import AtTheDoor
 from sameshot.agent.coordinators import OUTAGE_S, Coordinators
+from sameshot.api.door import AtTheDoor
 from sameshot.api.transport import Endpoint, ServerTls
 from sameshot.client import AsyncClient
 from sameshot.coordinator.cluster import ClusterCoordinator

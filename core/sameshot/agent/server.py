@@ -8,20 +8,17 @@ import logging
 import signal
 from collections.abc import AsyncIterator
 
-import grpc
-
 from sameshot.agent import certificate, safefs
 from sameshot.agent.agent import Agent
-from sameshot.agent.callers import AtTheDoor
 from sameshot.agent.config import AgentConfig
 from sameshot.agent.service import AgentService
 from sameshot.api import sameshot_pb2_grpc
-from sameshot.api.transport import SERVER_OPTIONS, bind
+from sameshot.api.door import guarded
+from sameshot.api.transport import MAX_MESSAGE_BYTES, bind
 
 log = logging.getLogger(__name__)
 
 GRACE_S = 1.0  # for calls under way when the agent ends
-MOST_CALLS = 256  # at once, from the network; a coordinator has one or two
 
 
 async def serve(config: AgentConfig) -> None:
@@ -85,11 +82,8 @@ async def _probed(agent: Agent) -> AsyncIterator[None]:
 async def listening(agent: Agent) -> AsyncIterator[str]:
     """Serve the agent's gRPC face; yields the address in force."""
     config = agent.config
-    server = grpc.aio.server(
-        options=SERVER_OPTIONS,
-        interceptors=[AtTheDoor(config.callers)],
-        maximum_concurrent_rpcs=MOST_CALLS if config.tls is not None else None,
-    )
+    # A manifest of thousands of ranks has several MB.
+    server = guarded(config.callers, max_request=MAX_MESSAGE_BYTES, network=config.tls is not None)
     sameshot_pb2_grpc.add_AgentServicer_to_server(AgentService(agent), server)  # type: ignore[no-untyped-call]
     address = bind(server, config.listen, "the agent", config.tls)
     await server.start()

@@ -10,12 +10,12 @@ from typing import Any
 
 import sameshot
 from sameshot.agent.agent import Agent
-from sameshot.agent.callers import caller_of_this_call
 from sameshot.agent.capturebook import Capture, check_capture_id
 from sameshot.agent.dispatch import Order, Wanted
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api import sameshot_pb2_grpc
 from sameshot.api.convert import from_proto, to_proto
+from sameshot.api.door import who_called
 from sameshot.api.status import typed
 from sameshot.errors import UsageError
 from sameshot.model import CaptureSpec, JobRef, check_name
@@ -106,7 +106,7 @@ class AgentService(sameshot_pb2_grpc.AgentServicer):
         check_name(job.name, "Job")
         if not job.uid or job.attempt < 0:
             raise UsageError("A job attempt needs its uid and a non-negative attempt.")
-        self._agent.config.callers.check(caller_of_this_call(), job)
+        self._agent.config.callers.check(who_called(), job)
         return job
 
     async def _capture(self, of: pb.JobRef, capture_id: str) -> Capture | None:

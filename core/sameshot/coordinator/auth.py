@@ -6,8 +6,9 @@ Request keys are scoped to the caller, so its name is needed even where everybod
 from __future__ import annotations
 
 import enum
-from typing import Any, Protocol
+from typing import Protocol
 
+from sameshot.api.door import Metadata
 from sameshot.api.transport import CALLER_KEY
 
 # While the API server can't be asked, its last word holds so long for calls that only look.
@@ -54,14 +55,27 @@ class Caller(Protocol):
 class Authenticator(Protocol):
     """Name the caller of a gRPC call, or raise `Denied`, or `Unreachable` where nobody can say."""
 
-    async def caller(self, context: Any, call: Call) -> Caller: ...
+    async def caller(self, metadata: Metadata, call: Call) -> Caller: ...
+
+
+class Doorkeeper:
+    """Judges calls of `service Coordinator` before they are read (`api.door`), right and all."""
+
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+        self._calls = {call.rpc: call for call in Call}
+
+    async def admit(self, method: str, metadata: Metadata) -> Caller | None:
+        """None for a method that there is not: no other one takes that for a caller."""
+        call = self._calls.get(method)
+        return None if call is None else await self._authenticator.caller(metadata, call)
 
 
 class LocalCaller:
     """On one machine the socket's directory is private to its owner, so the caller's own word (its OS user) will do."""
 
-    async def caller(self, context: Any, call: Call) -> Caller:
-        for key, value in context.invocation_metadata() or ():
+    async def caller(self, metadata: Metadata, call: Call) -> Caller:
+        for key, value in metadata:
             if key == CALLER_KEY and value:
                 return Trusted(str(value))
         return Trusted("local")

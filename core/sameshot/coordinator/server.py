@@ -11,12 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-import grpc
-
 from sameshot.api import sameshot_pb2 as pb
+from sameshot.api.door import guarded
 from sameshot.api.sameshot_pb2_grpc import add_CoordinatorServicer_to_server
-from sameshot.api.transport import SERVER_OPTIONS, Endpoint, bind
-from sameshot.coordinator.auth import Authenticator, LocalCaller
+from sameshot.api.transport import Endpoint, bind
+from sameshot.coordinator.auth import Authenticator, Doorkeeper, LocalCaller
 from sameshot.coordinator.book import Book
 from sameshot.coordinator.clock import Clock, SystemClock
 from sameshot.coordinator.config import CoordinatorConfig, Policy
@@ -28,8 +27,8 @@ from sameshot.coordinator.retirement import Retirement
 from sameshot.coordinator.service import CoordinatorService
 from sameshot.storage import Storage
 
-# Of a message to us; what we answer may be large.
-MAX_REQUEST = 1 << 20
+# Of a message to us, the largest being a spec with a request key of 512 characters; what we answer may be large.
+MAX_REQUEST = 64 << 10
 
 
 class CoordinatorServer:
@@ -62,9 +61,10 @@ class CoordinatorServer:
             policy=policy or (lambda: config.policy),
             retirement=self.retirement,
         )
-        options = {**dict(SERVER_OPTIONS), "grpc.max_receive_message_length": MAX_REQUEST}
-        self._server = grpc.aio.server(options=list(options.items()))
-        service = CoordinatorService(config, self.book, authenticator or LocalCaller())
+        self._server = guarded(
+            Doorkeeper(authenticator or LocalCaller()), max_request=MAX_REQUEST, network=config.tls is not None
+        )
+        service = CoordinatorService(config, self.book)
         add_CoordinatorServicer_to_server(service, self._server)  # type: ignore[no-untyped-call]
         self._listening: asyncio.Task[None] | None = None
 

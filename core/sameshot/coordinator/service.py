@@ -13,10 +13,11 @@ import msgspec
 import sameshot
 from sameshot.api import sameshot_pb2 as pb
 from sameshot.api.convert import from_proto, to_proto
+from sameshot.api.door import who_called
 from sameshot.api.sameshot_pb2_grpc import CoordinatorServicer
 from sameshot.api.status import typed, typed_stream
 from sameshot.api.views import AgentStatus, CaptureView
-from sameshot.coordinator.auth import Authenticator, Call, Caller
+from sameshot.coordinator.auth import Caller
 from sameshot.coordinator.book import Book
 from sameshot.coordinator.config import CoordinatorConfig
 from sameshot.coordinator.links import Listing, ask_all
@@ -34,14 +35,15 @@ CHECK_AGAIN_S = 60.0
 
 
 class CoordinatorService(CoordinatorServicer):
-    def __init__(self, config: CoordinatorConfig, book: Book, authenticator: Authenticator) -> None:
+    """Every call has passed `auth.Doorkeeper`."""
+
+    def __init__(self, config: CoordinatorConfig, book: Book) -> None:
         self._config = config
         self._book = book
-        self._authenticator = authenticator
 
     @typed
     async def Describe(self, request: pb.DescribeRequest, context: Any) -> pb.DescribeResponse:  # noqa: N802
-        caller = await self._authenticator.caller(context, Call.DESCRIBE)
+        caller = _caller()
         config, book = self._config, self._book
         answer = pb.DescribeResponse(
             series=config.series,
@@ -65,14 +67,14 @@ class CoordinatorService(CoordinatorServicer):
 
     @typed
     async def Retire(self, request: pb.RetireRequest, context: Any) -> pb.RetireResponse:  # noqa: N802
-        caller = await self._authenticator.caller(context, Call.RETIRE)
+        caller = _caller()
         self._book.retirement.tell(request.why)
         _log.info("retired by %s: %s", caller.name, self._book.retirement.words)
         return pb.RetireResponse(unsettled=self._book.unsettled)
 
     @typed
     async def StartCapture(self, request: pb.StartCaptureRequest, context: Any) -> pb.StartCaptureResponse:  # noqa: N802
-        caller = await self._authenticator.caller(context, Call.START)
+        caller = _caller()
         self._check_job(request)
         found, created = await self._book.start(
             caller.name,
@@ -88,13 +90,13 @@ class CoordinatorService(CoordinatorServicer):
 
     @typed
     async def GetCapture(self, request: pb.CaptureSelector, context: Any) -> pb.Capture:  # noqa: N802
-        return to_proto(_view(await self._find(request, context, Call.GET)), pb.Capture())
+        return to_proto(_view(await self._find(request)), pb.Capture())
 
     @typed_stream
     async def WatchCapture(  # noqa: N802
         self, request: pb.CaptureSelector, context: Any
     ) -> AsyncIterator[pb.CaptureUpdate]:
-        caller = await self._authenticator.caller(context, Call.WATCH)
+        caller = _caller()
         found = await self._book.find(caller.name, request.capture_id, request.request_key)
         if isinstance(found, CaptureView):
             for update in _updates(found, found.targets, whole=True):
@@ -120,7 +122,6 @@ class CoordinatorService(CoordinatorServicer):
 
     @typed
     async def ListCaptures(self, request: pb.ListCapturesRequest, context: Any) -> pb.ListCapturesResponse:  # noqa: N802
-        await self._authenticator.caller(context, Call.LIST)
         answer = pb.ListCapturesResponse()
         for view in await self._book.captures(unsettled=request.unsettled):
             to_proto(view, answer.captures.add())
@@ -128,14 +129,14 @@ class CoordinatorService(CoordinatorServicer):
 
     @typed
     async def CancelCapture(self, request: pb.CaptureSelector, context: Any) -> pb.Capture:  # noqa: N802
-        found = await self._find(request, context, Call.CANCEL)
+        found = await self._find(request)
         if isinstance(found, CaptureRecord):
             await found.cancel()
         return to_proto(_view(found), pb.Capture())
 
     @typed
     async def GetManifest(self, request: pb.CaptureSelector, context: Any) -> pb.ManifestResponse:  # noqa: N802
-        caller = await self._authenticator.caller(context, Call.MANIFEST)
+        caller = _caller()
         data, uri = await self._book.manifest(caller.name, request.capture_id, request.request_key)
         return pb.ManifestResponse(manifest=data, uri=uri)
 
@@ -143,7 +144,6 @@ class CoordinatorService(CoordinatorServicer):
     async def ListWorkers(  # noqa: N802
         self, request: pb.ListJobWorkersRequest, context: Any
     ) -> pb.ListJobWorkersResponse:
-        await self._authenticator.caller(context, Call.WORKERS)
         links = self._book.roster.links()
         answers = await ask_all(links, lambda link: link.list_workers(self._config.timings.freeze_s))
         answer = pb.ListJobWorkersResponse()
@@ -168,9 +168,8 @@ class CoordinatorService(CoordinatorServicer):
         answer.missing_ranks.extend(plan.missing_ranks)
         return answer
 
-    async def _find(self, request: pb.CaptureSelector, context: Any, call: Call) -> CaptureRecord | CaptureView:
-        caller = await self._authenticator.caller(context, call)
-        return await self._book.find(caller.name, request.capture_id, request.request_key)
+    async def _find(self, request: pb.CaptureSelector) -> CaptureRecord | CaptureView:
+        return await self._book.find(_caller().name, request.capture_id, request.request_key)
 
     def _check_job(self, request: pb.StartCaptureRequest) -> None:
         asked, served = request.job, self._config.job
@@ -199,6 +198,12 @@ def _checked_again(caller: Caller, changed: asyncio.Event) -> Iterator[list[Deni
         yield denied
     finally:
         checking.cancel()
+
+
+def _caller() -> Caller:
+    caller: Caller | None = who_called()
+    assert caller is not None, "a method that is not in auth.Call"
+    return caller
 
 
 def _view(found: CaptureRecord | CaptureView) -> CaptureView:

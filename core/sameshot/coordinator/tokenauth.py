@@ -3,12 +3,10 @@ word on the account behind it. A caller never sends its own API credential."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from sameshot.api.transport import TOKEN_KEY
+from sameshot.api.door import Metadata, bearer
 from sameshot.coordinator.auth import Call, Caller
 from sameshot.errors import Denied, Unreachable
-from sameshot.kube.reviews import MAX_TOKEN, AccessReviews, TokenReviews, Who, expires_in
+from sameshot.kube.reviews import AccessReviews, TokenReviews, Who, expires_in
 from sameshot.model import JobRef
 
 
@@ -22,9 +20,9 @@ class TokenAuthenticator:
         self._job = job
         self._operator = operator
 
-    async def caller(self, context: Any, call: Call) -> Caller:
+    async def caller(self, metadata: Metadata, call: Call) -> Caller:
         """Every word of the caller's but its token is ignored."""
-        token = _token_of(context)
+        token = bearer(metadata)
         who = await self._tokens.who(token, outage_s=call.outage_s)
         await self._check(who, call)
         return Reviewed(who, token, call, self)
@@ -56,19 +54,3 @@ class Reviewed:
 
     async def check_again(self) -> None:
         await self._by.still(self._who, self._token, self._call)
-
-
-def _token_of(context: Any) -> str:
-    """Raises Denied where there is none, or more than one."""
-    found = [value for key, value in context.invocation_metadata() or () if key == TOKEN_KEY]
-    if not found:
-        raise Denied(
-            "The call brought no token. Callers in a cluster ask for one (TokenRequest) for the audience of this job; "
-            "use an address of the form kube:<namespace>/<job>."
-        )
-    if len(found) > 1 or not isinstance(found[0], str) or len(found[0]) > MAX_TOKEN:
-        raise Denied("What the call brought as a token is none.")
-    scheme, _, token = found[0].partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        raise Denied("What the call brought as authorization is no Bearer token.")
-    return token
