@@ -75,7 +75,7 @@ async def test_each_right_that_it_has_is_used_and_none_that_it_has_not_is_missed
         api.serve(kind)
     own = {"image": "registry/cluster@sha256:00", "name": "operator"}
     api.make({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "me", "namespace": names.SYSTEM_NAMESPACE},
-              "spec": {"containers": [own]}})  # fmt: skip
+              "spec": {"containers": [{"image": "mesh", "name": "mesh"}, own]}})  # fmt: skip
     me = {"POD_NAME": "me", "POD_NAMESPACE": names.SYSTEM_NAMESPACE}
     assert own_image(lab.config(image=""), lab.way(), me).image == own["image"]
     broken = {"apiVersion": "v1", "kind": "Secret", "data": {"tls.crt": "eA==", "tls.key": "eA=="}}

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 from operator_lab import OPERATOR, QUICK, Lab, played
 
+from sameshot.errors import UsageError
 from sameshot.kube import names
 from sameshot.model import CapturePolicy, JobRef
 from sameshot.operator import objects
 from sameshot.operator.childpods import facts_of
-from sameshot.operator.config import OperatorConfig
+from sameshot.operator.config import OperatorConfig, Toleration
 
 Json = dict[str, Any]
 JOB = JobRef("ml", "llama", "b2d7", 0)
@@ -120,6 +121,26 @@ def test_coordinators_are_scraped_where_they_serve_metrics() -> None:
     }  # fmt: skip
     assert marks() == {}
     assert marks(coordinator_metrics="0.0.0.0:9464", host_network=True) == {}, "their ports would meet"
+
+
+def test_coordinators_may_be_kept_to_chosen_nodes() -> None:
+    given = [Toleration.parse(each) for each in ("dedicated=infra:NoSchedule", "spot", "gpu:NoExecute")]
+    config = OperatorConfig(archive="s3://a", image="x:1", node_selector=(("pool", "infra"),), tolerations=tuple(given))
+    made = objects.pod(objects.Attempt(JOB, "llama", CapturePolicy(), b""), config)
+    assert made["spec"]["nodeSelector"] == {"pool": "infra"}
+    assert made["spec"]["tolerations"] == [
+        {"key": "dedicated", "value": "infra", "effect": "NoSchedule"},
+        {"key": "spot", "operator": "Exists"},
+        {"key": "gpu", "operator": "Exists", "effect": "NoExecute"},
+    ]
+    assert not objects.is_current(MADE, made)
+    assert {"nodeSelector", "tolerations"}.isdisjoint(MADE["spec"])
+
+
+@pytest.mark.parametrize("text", ["", "=x", ":NoExecute", "a:Never"], ids=["empty", "no key", "effect only", "effect"])
+def test_a_toleration_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="key"):
+        Toleration.parse(text)
 
 
 # ---- the operator

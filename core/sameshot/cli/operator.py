@@ -64,6 +64,17 @@ def operator(
     priority_class: Annotated[
         str, typer.Option(help="The PriorityClass of coordinators' pods; empty: none.")
     ] = names.COORDINATOR_PRIORITY,
+    node_selector: Annotated[
+        list[str] | None,
+        typer.Option(help="key=value of the nodes that coordinators may run on, repeatable.", show_default=False),
+    ] = None,
+    toleration: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of coordinators: key[=value][:effect] of a taint, without a value any; repeatable.",
+            show_default=False,
+        ),
+    ] = None,
     coordinator_metrics: Annotated[
         str, typer.Option(help="Where coordinators serve metrics; empty: nowhere. Not with --host-network.")
     ] = f"0.0.0.0:{names.METRICS_PORT}",
@@ -73,11 +84,14 @@ def operator(
 ) -> None:
     """Keep a coordinator for each attempt of each armed job."""
     from sameshot.errors import UsageError
-    from sameshot.operator.config import OperatorConfig, Reach, Timings
+    from sameshot.operator.config import OperatorConfig, Reach, Timings, Toleration
     from sameshot.operator.run import serve
 
     if endpoint not in tuple(Reach):
         raise UsageError(f"--endpoint is {endpoint!r}; it must be service or pod-ip.")
+    labels = [each.partition("=") for each in node_selector or ()]
+    if not all(key and equals for key, equals, _ in labels):
+        raise UsageError(f"--node-selector is {', '.join(node_selector or ())}; it must be key=value.")
     config = OperatorConfig(
         archive=archive,
         image=image,
@@ -95,6 +109,8 @@ def operator(
         coordinator_metrics=coordinator_metrics,
         metrics=metrics,
         pull_secrets=tuple(pull_secret or ()),
+        node_selector=tuple((key, value) for key, _, value in labels),
+        tolerations=tuple(map(Toleration.parse, toleration or ())),
         max_coordinators=max_coordinators_per_namespace,
         priority_class=priority_class,
         timings=Timings(grace_s=milliseconds(grace) / 1000, sweep_s=milliseconds(sweep) / 1000),

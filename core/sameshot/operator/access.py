@@ -15,6 +15,7 @@ from sameshot.kube.api import ApiError
 from sameshot.kube.inpod import Way
 from sameshot.kube.reviews import expires_in
 from sameshot.operator.config import OperatorConfig
+from sameshot.operator.objects import named
 
 PART = "operator"
 
@@ -51,7 +52,10 @@ def own_image(config: OperatorConfig, way: Way, environment: Mapping[str, str]) 
             raise
         raise Unreachable(f"The image of the operator's own pod {namespace}/{pod} can't be read: {error}.") from None
     containers = inside(found, "spec").get("containers") or ()
-    image = next((each.get("image") for each in containers if each.get("image")), None)
+    # Others may have been put beside it, or before it.
+    image = named(containers, PART).get("image") or next(
+        (each["image"] for each in containers if each.get("image")), None
+    )
     if not isinstance(image, str):
         raise UsageError("The operator's own pod has no image; name the coordinators' with --image.")
     return msgspec.structs.replace(config, image=image)

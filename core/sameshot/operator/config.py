@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 import sameshot
+from sameshot.errors import UsageError
 from sameshot.kube import names
 
 
@@ -42,6 +43,27 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unread_s: float = 30.0  # before an owner that could not be read is asked for again
 
 
+class Toleration(msgspec.Struct, frozen=True, omit_defaults=True):
+    """https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/; no effect: all of them."""
+
+    key: str
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+    @staticmethod
+    def parse(text: str) -> Toleration:
+        """Of key[=value][:effect], as kubectl writes taints; without a value: whatever it is. Raises UsageError."""
+        taint, _, effect = text.partition(":")
+        key, equals, value = taint.partition("=")
+        if not key or effect not in ("", "NoSchedule", "PreferNoSchedule", "NoExecute"):
+            raise UsageError(
+                f"The toleration is {text!r}; it must be key[=value][:effect], effect one of NoSchedule, "
+                "PreferNoSchedule and NoExecute."
+            )
+        return Toleration(key, "Equal" if equals else "Exists", value, effect)
+
+
 class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`namespaces`: whose jobs; none: all. `archive` and `image` are the coordinators'; an empty image: that of the
     operator's own pod.
@@ -69,6 +91,8 @@ class OperatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     coordinator_metrics: str = ""  # host:port; not with a host network, where they would meet
     metrics: str = ""
     pull_secrets: tuple[str, ...] = ()
+    node_selector: tuple[tuple[str, str], ...] = ()  # labels of the nodes that coordinators may run on
+    tolerations: tuple[Toleration, ...] = ()  # of coordinators' pods
     max_coordinators: int = 50  # pods of coordinators for the jobs of one namespace; 0: any number
     priority_class: str = names.COORDINATOR_PRIORITY
     version: str = sameshot.__version__

@@ -304,10 +304,14 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
         spec["priorityClassName"] = config.priority_class
     if config.pull_secrets:
         spec["imagePullSecrets"] = [{"name": each} for each in config.pull_secrets]
+    if config.node_selector:
+        spec["nodeSelector"] = dict(config.node_selector)
+    if config.tolerations:
+        spec["tolerations"] = [msgspec.to_builtins(each) for each in config.tolerations]
     made = _object(Kind.POD, job, config)
     made["metadata"]["annotations"] |= annotations | {
         TEMPLATE: _digest(spec, cluster_config(attempt, config)),
-        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",  # captures in its memory would be lost
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",  # as for any pod that nobody would make again
     }
     return {**made, "spec": spec}
 
