@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import queue
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from sameshot.arm.ended import ENDINGS, has_ended
 from sameshot.kube import names
+from sameshot.kube.api import ApiError, Listed
+from sameshot.kube.inpod import Way
 from sameshot.kube.pods import Owner
 from sameshot.model import CapturePolicy, JobRef
-from sameshot.operator import objects
+from sameshot.operator import objects, run
 from sameshot.operator.config import OperatorConfig
 from sameshot.operator.decide import End
+from sameshot.operator.following import Following
 from sameshot.operator.jobs import look, series_of
 from sameshot.operator.policies import effective
 from sameshot.operator.queue import Queue
@@ -302,6 +307,51 @@ def test_a_list_takes_away_what_is_not_in_it_but_nothing_that_was_seen_since_it_
     assert names_of(seen) == [("c", "1"), ("d", "2"), ("new", "5")]
     seen.listed(Source.SERVICES, None, seen.begin())
     assert len(names_of(seen)) == 3, "a list that failed tells nothing"
+
+
+def test_what_is_gone_does_not_come_back_in_a_late_answer_and_comes_back_when_it_is_there_again() -> None:
+    seen = Seen(lambda *_: None)
+    seen.put(Source.SERVICES, thing("a", 4, uid="a"))
+    seen.drop(Source.SERVICES, ("ml", "a"), "a", "6")
+    seen.put(Source.SERVICES, thing("a", 5, uid="a"))
+    assert names_of(seen) == [], "an answer to what was written before its end"
+    seen.put(Source.SERVICES, thing("a", 7, uid="a"))
+    assert names_of(seen) == [("a", "7")], "it had only lost its labels"
+    seen.listed(Source.SERVICES, [], seen.begin(), "9")
+    seen.put(Source.SERVICES, thing("a", 8, uid="a"))
+    assert names_of(seen) == [], "a list of version 9 has none"
+    seen.put(Source.SERVICES, thing("a", 5, uid="another"))
+    assert names_of(seen) == [("a", "5")]
+
+
+class NothingThere:
+    """An API server that has no objects, and ends each watch with what it did not keep."""
+
+    def list(self, path: str, query: Any) -> Iterator[Listed]:
+        yield Listed((), "1")
+
+    def watch(self, path: str, query: Any, version: str) -> Iterator[Any]:
+        raise ApiError(410, "too old")
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_list_made_anew_is_told_and_has_all_looked_at_even_if_nothing_is_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(run, "RELIST_S", 0.0)
+    config, told = OperatorConfig(archive="s3://a", image="i"), queue.SimpleQueue[Any]()
+    operator = run.Operator(config, Way("http://127.0.0.1:1", None, None))
+    following = Following(config, NothingThere(), lambda *each: told.put(each))  # type: ignore[arg-type]
+    following.start()
+    try:
+        while not operator._sweep_soon.is_set():
+            source, kind, found = told.get(timeout=10)
+            assert (kind, found) == (None, None)
+            operator._take(source, kind, found)
+    finally:
+        following.close()
 
 
 # ---- ports

@@ -16,8 +16,8 @@ from sameshot.operator.config import OperatorConfig
 from sameshot.operator.kept import kept
 from sameshot.operator.sources import FOLLOWED, Followed, Source
 
-Told = Callable[[Source, str | None, Json], None]
-"""Source, ADDED, MODIFIED, DELETED or None (it was listed), and the object as it is `kept`."""
+Told = Callable[[Source, str | None, Json | None], None]
+"""Source, ADDED, MODIFIED, DELETED or None (it was listed), and the object as it is `kept`; None: that was the list."""
 
 
 class Following:
@@ -47,7 +47,7 @@ class Following:
 
     def _follower(self, api: Api, source: Source, one: Followed, path: str) -> Follower[Json]:
         def replace(things: Sequence[Json]) -> None:
-            for each in things:
+            for each in (*things, None):  # a list of nothing is told, too: all that was there is gone
                 self._told(source, None, each)
 
         def take(kind: str, _: str, thing: Json | None) -> None:

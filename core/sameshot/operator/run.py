@@ -114,7 +114,7 @@ class Operator:
 
     # --- what is seen -----------------------------------------------------------------------------------------
 
-    def _told(self, source: Source, kind: str | None, thing: Json) -> None:
+    def _told(self, source: Source, kind: str | None, thing: Json | None) -> None:
         """In a thread of whoever follows."""
         loop = self._loop
         if loop is not None:
@@ -134,16 +134,18 @@ class Operator:
             with contextlib.suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._sweep_soon.set)
 
-    def _take(self, source: Source, kind: str | None, thing: Json) -> None:
-        if kind == "DELETED":
-            self.seen.drop(source, place_of(thing), inside(thing, "metadata").get("uid"))
+    def _take(self, source: Source, kind: str | None, thing: Json | None) -> None:
+        meta = inside(thing or {}, "metadata")
+        if kind == "DELETED" and thing is not None:
+            self.seen.drop(source, place_of(thing), meta.get("uid"), str(meta.get("resourceVersion") or ""))
             return
         if kind is None:
             now = time.monotonic()
             if now > self._first_listed.setdefault(source, now) + RELIST_S:
                 self._first_listed[source] = now
                 self._sweep_soon.set()
-        self.seen.put(source, thing)
+        if thing is not None:
+            self.seen.put(source, thing)
 
     def _changed(self, source: Source, before: Json | None, after: Json | None) -> None:
         namespace, name = place_of(after or before or {})
@@ -241,24 +243,28 @@ class Operator:
         for source in FOLLOWED:
             mark = self.seen.begin()
             things: list[Json] | None = None
+            version = ""
             try:
-                things = await self._in_thread(self._list, source)
+                things, version = await self._in_thread(self._list, source)
             except Exception as error:  # one kind that can't be told must not keep the others from being seen
                 log.warning("%s can't be listed why=%r", source.value, f"{type(error).__name__}: {error}"[:300])
                 trouble = trouble or error
             finally:
-                self.seen.listed(source, things, mark)
+                self.seen.listed(source, things, mark, version)
         if trouble is not None:
             raise trouble
         self.swept_at = time.time()
 
-    def _list(self, source: Source) -> list[Json]:
+    def _list(self, source: Source) -> tuple[list[Json], str]:
+        """All there is, and the version of that; of several lists the first one's."""
         one = FOLLOWED[source]
         found: list[Json] = []
+        version = ""
         for path in one.paths(self.config):
             for page in self._api.list(path, one.query):
+                version = version or page.version
                 found += [thing for raw in page.items if (thing := kept(source, raw)) is not None]
-        return found
+        return found, version
 
     async def _until_done(self, what: str, do: Any) -> None:
         pause = self.config.timings.retry_s
