@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 from collections.abc import AsyncIterator
 
 from sameshot.agent import certificate, safefs
@@ -15,6 +14,7 @@ from sameshot.agent.service import AgentService
 from sameshot.api import sameshot_pb2_grpc
 from sameshot.api.door import guarded
 from sameshot.api.transport import MAX_MESSAGE_BYTES, bind
+from sameshot.ending import told_to_end
 
 log = logging.getLogger(__name__)
 
@@ -26,11 +26,7 @@ async def serve(config: AgentConfig) -> None:
 
     Raises UsageError where the address, the spool or a socket directory can't be used.
     """
-    ending = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(ValueError, RuntimeError):  # not in a main thread: whoever runs it cancels it
-            loop.add_signal_handler(number, ending.set)
+    ending = told_to_end()
     agent = Agent(config)
     try:
         async with _probed(agent):  # from the first moment: to start may take longer than a probe waits

@@ -18,6 +18,8 @@ import grpc
 import msgspec
 
 from sameshot.errors import SameshotError, UsageError
+from sameshot.fresh import Fresh
+from sameshot.hostport import joined, parted
 
 # A job of thousands of ranks makes messages of several MB; gRPC's own limit is 4 MB. Both sides allow this much.
 MAX_MESSAGE_BYTES = 64 << 20
@@ -68,7 +70,7 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 4),
 ]
 
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class ServerTls(msgspec.Struct, frozen=True):
@@ -148,13 +150,13 @@ def bind(server: grpc.aio.Server, listen: str, who: str, tls: ServerTls | None =
         finally:
             os.umask(before)
         return listen
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit() or (tls is None and host not in _LOOPBACK):
+    found = parted(listen)
+    if found is None or (tls is None and found[0] not in _LOOPBACK):
         raise UsageError(
             f"{listen!r} is no address for {who}; use unix:/path, or a loopback host with a port (any host with a "
             "certificate and its key)."
         )
-    return f"{host}:{_listen(server, listen, who, tls)}"
+    return joined(found[0], _listen(server, joined(*found), who, tls))
 
 
 def _listen(server: grpc.aio.Server, listen: str, who: str, tls: ServerTls | None) -> int:
@@ -169,26 +171,19 @@ def _listen(server: grpc.aio.Server, listen: str, who: str, tls: ServerTls | Non
 def _server_credentials(tls: ServerTls, who: str) -> grpc.ServerCredentials:
     """A new certificate serves from the next connection on: gRPC asks at every handshake."""
 
-    def stamp() -> tuple[int, ...]:
-        stats = [each.stat() for each in (tls.certificate, tls.key)]
-        return tuple(number for each in stats for number in (each.st_mtime_ns, each.st_ino))
-
     def read() -> Any:
-        pair = (tls.key.read_bytes(), tls.certificate.read_bytes())
-        return grpc.ssl_server_certificate_configuration([pair])
+        chain = tls.certificate.read_bytes()
+        return grpc.ssl_server_certificate_configuration([(tls.key.read_bytes(), chain)])
 
     try:
-        seen = [stamp()]
-        first = read()
+        pair = Fresh(read, tls.certificate, tls.key)
     except OSError as error:
         raise UsageError(f"The certificate of {who} can't be read: {error}.") from None
 
     def fetch() -> Any:
         with contextlib.suppress(OSError):  # it is being replaced: the one in force goes on
-            if (now := stamp()) != seen[0]:
-                renewed = read()
-                seen[0] = now
-                return renewed
+            if pair.look():
+                return pair.value
         return None
 
-    return grpc.dynamic_ssl_server_credentials(first, fetch)
+    return grpc.dynamic_ssl_server_credentials(pair.value, fetch)

@@ -23,6 +23,7 @@ from sameshot.coordinator.policyfile import PolicyFile
 from sameshot.coordinator.server import CoordinatorServer, run_until_told
 from sameshot.coordinator.tokenauth import TokenAuthenticator
 from sameshot.errors import UsageError
+from sameshot.fresh import Fresh
 from sameshot.kube import names
 from sameshot.kube.agentpods import AgentPods
 from sameshot.kube.api import TROUBLES
@@ -151,27 +152,22 @@ class AgentChannels:
 
     def __init__(self, ca: Path, token: FileToken) -> None:
         """Raises UsageError where the authority can't be read."""
-        self._path = ca
         self._token = token
-        self._stamp: tuple[int, int] | None = None
-        self._ca = b""
         try:
-            self._read()
+            self._ca = Fresh(lambda: _filled(ca), ca)
         except OSError as error:
             raise UsageError(f"The authority of the agents' certificates can't be read: {error}.") from None
 
     def __call__(self, address: str) -> Endpoint:
         with contextlib.suppress(OSError):  # it is being replaced: the one in force goes on
-            self._read()
-        return Endpoint(address, self._ca, names.AGENT_HOST, self._token)
+            self._ca.look()
+        return Endpoint(address, self._ca.value, names.AGENT_HOST, self._token)
 
-    def _read(self) -> None:
-        found = self._path.stat()
-        stamp = (found.st_mtime_ns, found.st_ino)
-        if stamp != self._stamp:
-            if not (ca := self._path.read_bytes()).strip():
-                raise OSError(f"{self._path} is empty")
-            self._ca, self._stamp = ca, stamp
+
+def _filled(path: Path) -> bytes:
+    if not (data := path.read_bytes()).strip():
+        raise OSError(f"{path} is empty")
+    return data
 
 
 async def serve_in_cluster(config: ClusterConfig) -> None:

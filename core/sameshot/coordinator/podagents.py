@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from sameshot.coordinator.directory import AgentAt
 from sameshot.coordinator.podwords import PodsSeen
+from sameshot.hostport import joined
 from sameshot.kube.agentpods import AgentPod, AgentPods
 from sameshot.kube.podlist import PodList
 from sameshot.kube.pods import Pod
@@ -69,5 +70,4 @@ class PodAgents:
             )
         if not agent.callable:
             return AgentAt(node, "", f"the agent of node {node} can't be called: {agent.trouble}")
-        host = f"[{agent.ip}]" if ":" in agent.ip else agent.ip
-        return AgentAt(node, f"{host}:{self._port}", agent.trouble)
+        return AgentAt(node, joined(agent.ip, self._port), agent.trouble)

@@ -7,44 +7,29 @@ from pathlib import Path
 
 from sameshot.coordinator.configfile import read_policy
 from sameshot.errors import UsageError
+from sameshot.fresh import Fresh
 from sameshot.model import CapturePolicy
 
 log = logging.getLogger(__name__)
 
 
 class PolicyFile:
-    """A file that can't be read changes nothing: the last good policy stays, and `trouble` says so.
-
-    A ConfigMap's file is a link that the kubelet exchanges; so the file that it leads to is looked at.
-    """
+    """A file that can't be read changes nothing: the last good policy stays, and `trouble` says so."""
 
     def __init__(self, path: Path) -> None:
         """Raises UsageError where the first one is not good."""
         self.trouble = ""
-        self._path = path
-        self._stamp = self._look()
-        self._policy = read_policy(path)
+        self._file = Fresh(lambda: read_policy(path), path)
 
     def __call__(self) -> CapturePolicy:
-        stamp = self._look()
-        if stamp != self._stamp:
-            try:
-                if not stamp:
-                    raise UsageError(f"The capture policy {self._path} is not there any more.")
-                policy = read_policy(self._path)
-            except UsageError as error:
-                if str(error) != self.trouble:
-                    log.error("%s The policy that was in force stays.", error)
-                self.trouble = str(error)
-            else:
-                if policy != self._policy:
-                    log.info("policy changed: %s", policy)
-                self.trouble, self._policy, self._stamp = "", policy, stamp
-        return self._policy
-
-    def _look(self) -> tuple[int, ...]:
+        before = self._file.value
         try:
-            found = self._path.stat()
-        except OSError:
-            return ()
-        return found.st_mtime_ns, found.st_ino, found.st_size
+            if self._file.look():
+                self.trouble = ""
+                if self._file.value != before:
+                    log.info("policy changed: %s", self._file.value)
+        except (UsageError, OSError) as error:
+            if str(error) != self.trouble:
+                log.error("%s. The policy that was in force stays.", f"{error}".rstrip("."))
+            self.trouble = str(error)
+        return self._file.value

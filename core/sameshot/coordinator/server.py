@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from sameshot.coordinator.manifests import Manifests
 from sameshot.coordinator.publish import Publisher
 from sameshot.coordinator.retirement import Retirement
 from sameshot.coordinator.service import CoordinatorService
+from sameshot.ending import told_to_end
 from sameshot.storage import Storage
 
 # Of a message to us, the largest being a spec with a request key of 512 characters; what we answer may be large.
@@ -110,13 +110,10 @@ class Service(Protocol):
 
 async def run_until_told(server: Service) -> None:
     """Start it, and drain and stop it at SIGTERM or SIGINT (a cancellation stops at once)."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    ending = told_to_end()
     await server.start()
     try:
-        await stop.wait()
+        await ending.wait()
         await server.drain()
     finally:
         await server.stop()

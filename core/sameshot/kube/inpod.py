@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from sameshot.errors import UsageError
+from sameshot.hostport import joined
 from sameshot.kube.api import KubeApi
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -56,7 +57,7 @@ def way(
             "This process is not in a pod with a ServiceAccount (no KUBERNETES_SERVICE_HOST, or no token); name the "
             "API server with --api-server."
         )
-    return Way(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", token_file, ca_file)
+    return Way(f"https://{joined(host, port)}", token_file, ca_file)
 
 
 def _there(path: Path) -> Path | None:

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from sameshot.errors import UsageError
+from sameshot.hostport import joined, parted
 
 log = logging.getLogger(__name__)
 
@@ -51,17 +52,17 @@ class Collector(Protocol):
 @contextlib.contextmanager
 def scraped(listen: str, collector: Collector, health: Health) -> Iterator[str]:
     """Serve at `host:port` (port 0: any) as long as this lasts; gives the address in force. Raises UsageError."""
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal():
+    found = parted(listen)
+    if found is None:
         raise UsageError(f"{listen!r} is no address for metrics; use host:port, as in 0.0.0.0:9464.")
     try:
-        server = _Server((host.strip("[]"), int(port)), _handler(collector, health))
+        server = _Server(found, _handler(collector, health))
     except (OSError, OverflowError) as error:
         raise UsageError(f"Metrics can't be served at {listen}: {error}.") from None
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="sameshot-metrics", daemon=True)
     thread.start()
     try:
-        yield f"{host}:{server.server_address[1]}"
+        yield joined(found[0], server.server_address[1])
     finally:
         server.shutdown()
         server.server_close()

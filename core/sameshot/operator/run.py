@@ -8,12 +8,12 @@ import functools
 import logging
 import math
 import os
-import signal
 import time
 from collections.abc import AsyncIterator
 from typing import Any
 
 from sameshot.arm.values import Json, inside
+from sameshot.ending import told_to_end
 from sameshot.errors import SameshotError
 from sameshot.kube.api import TROUBLES, Api
 from sameshot.kube.inpod import Way, way
@@ -294,11 +294,7 @@ async def running(config: OperatorConfig, reached: Way | None = None) -> AsyncIt
 async def serve(config: OperatorConfig) -> None:
     """Run until SIGTERM or SIGINT. Raises UsageError where no API server or no image is known, or metrics can't be
     served."""
-    ending = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(ValueError, RuntimeError):  # not in a main thread: whoever runs it cancels it
-            loop.add_signal_handler(number, ending.set)
+    ending = told_to_end()
     operator = Operator(config)
     async with contextlib.AsyncExitStack() as stack:
         if config.metrics:

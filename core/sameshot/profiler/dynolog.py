@@ -29,6 +29,7 @@ from typing import TypeVar
 import msgspec
 
 from sameshot.errors import InvalidSpec, SameshotError, Unreachable, UsageError
+from sameshot.hostport import parted
 from sameshot.profiler.config import can_start_at, config_text
 from sameshot.profiler.daemon import BackendName, TriggerFact, TriggerRequest, TriggerStatus
 
@@ -86,10 +87,10 @@ class DynologClient:
     @classmethod
     def at(cls, address: str, *, poll_interval_s: float = 1.0) -> DynologClient:
         """For a daemon at `host:port`. Raises UsageError where the address is of another form."""
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdigit():
+        found = parted(address)
+        if found is None:
             raise UsageError(f"The address of the dynolog daemon, {address!r}, is not host:port.")
-        return cls(host.strip("[]"), int(port), poll_interval_s=poll_interval_s)
+        return cls(*found, poll_interval_s=poll_interval_s)
 
     def __init__(
         self,

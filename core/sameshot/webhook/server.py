@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,7 +16,9 @@ from pathlib import Path
 import msgspec
 from aiohttp import web
 
+from sameshot.ending import told_to_end
 from sameshot.errors import UsageError
+from sameshot.hostport import joined, parted
 from sameshot.webhook import review
 from sameshot.webhook.certificates import LOOK_EVERY_S, Certificates
 from sameshot.webhook.connections import Connections
@@ -57,11 +58,7 @@ class Webhook(msgspec.Struct, frozen=True):
 
 async def serve(config: WebhookConfig) -> None:
     """Serve until SIGTERM or SIGINT. Raises UsageError where the address or the certificate can't be used."""
-    ending = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        with contextlib.suppress(ValueError, RuntimeError):  # not in a main thread: whoever runs it cancels it
-            loop.add_signal_handler(number, ending.set)
+    ending = told_to_end()
     async with listening(config) as webhook:
         log.info("serving address=%s", webhook.address)
         await ending.wait()
@@ -105,7 +102,7 @@ async def listening(config: WebhookConfig, answer: Answer = review.answer) -> As
         try:
             scrape = stack.enter_context(_scraped(config.metrics, desk, certificates))
             host, port = taken.getsockname()[:2]
-            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            address = joined(host, port)
             if config.address_file is not None:
                 scratch = config.address_file.with_name(f".{config.address_file.name}.tmp")
                 scratch.write_text(f"{address}\n")
@@ -134,14 +131,15 @@ def _scraped(listen: str, desk: Desk, certificates: Certificates) -> Iterator[st
 
 
 def _socket(listen: str) -> socket.socket:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit():
+    found = parted(listen)
+    if found is None:
         raise UsageError(f"{listen!r} is no address for the webhook; use host:port, or *:8443 for all addresses.")
-    host, everywhere = host.strip("[]"), host == "*"
+    host, port = found
+    everywhere = host == "*"
     both = everywhere and socket.has_dualstack_ipv6()
     try:
         return socket.create_server(
-            ("" if everywhere else host, int(port)),
+            ("" if everywhere else host, port),
             family=socket.AF_INET6 if both or ":" in host else socket.AF_INET,
             dualstack_ipv6=both,
             backlog=256,
