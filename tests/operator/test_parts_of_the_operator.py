@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import math
 import queue
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from sameshot.arm.ended import ENDINGS, has_ended
 from sameshot.kube import names
 from sameshot.kube.api import ApiError, Listed
+from sameshot.kube.coordinators import CaptureCoordinator, Spec
+from sameshot.kube.coordinators import Job as JobPart
 from sameshot.kube.inpod import Way
 from sameshot.kube.pods import Owner
 from sameshot.model import CapturePolicy, JobRef
 from sameshot.operator import objects, run
+from sameshot.operator.armed import ArmedPods
 from sameshot.operator.config import OperatorConfig
 from sameshot.operator.decide import End
 from sameshot.operator.following import Following
 from sameshot.operator.jobs import look, series_of
+from sameshot.operator.known import Known
 from sameshot.operator.policies import effective
 from sameshot.operator.queue import Queue
 from sameshot.operator.seen import Seen
 from sameshot.operator.sources import Source
+from sameshot.operator.worlds import Worlds
 
 Json = dict[str, Any]
 
@@ -355,6 +363,39 @@ def test_a_list_made_anew_is_told_and_has_all_looked_at_even_if_nothing_is_in_it
 
 
 # ---- ports
+
+
+class Looked(Seen):
+    """Knows of what everything was looked at."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda *_: None)
+        self.whole: list[Source] = []
+
+    def all(self, source: Source) -> Iterator[Json]:
+        self.whole.append(source)
+        return super().all(source)
+
+
+def test_what_is_made_for_a_job_costs_no_look_at_all_services_and_policies() -> None:
+    config, seen = OperatorConfig(archive="s3://a", image="i", host_network=True), Looked()
+    armed = ArmedPods(None, None, lambda _: None, again_s=1)  # type: ignore[arg-type]
+    known = Known(config, seen, armed, lambda *_: None)
+    worlds = Worlds(config, seen, armed, known, lambda: 0.0)
+    worlds.authority = SimpleNamespace(bundle=b"")  # type: ignore[assignment]
+    job = JobRef("ml", "llama", "u-1", 0)
+    spec = Spec(JobPart("batch/v1", "Job", job.name, job.uid, job.attempt), "llama")
+    made = {"metadata": {"name": names.coordinator_of(job), "namespace": "ml"}, "spec": msgspec.to_builtins(spec)}
+    read = msgspec.convert(made, CaptureCoordinator)
+    for namespace, longest in (("ml", 5_000), ("other", 3_000)):
+        tight = {"metadata": {"name": "tight", "namespace": namespace}, "spec": {"maxDurationMs": longest}}
+        seen.put(Source.POLICIES, tight)
+    first = worlds.wants(read, renewed=False)
+    seen.put(Source.SERVICES, first[objects.Kind.SERVICE])
+    seen.whole.clear()
+    assert worlds.wants(read, renewed=False) == first
+    assert not {Source.SERVICES, Source.POLICIES} & set(seen.whole)
+    assert json.loads(first[objects.Kind.CONFIG]["data"]["policy.json"])["max_duration_ms"] == 5_000
 
 
 def test_ports_on_the_nodes_network_are_stable_and_no_two_are_the_same() -> None:

@@ -348,15 +348,21 @@ def job_of(thing: Json) -> tuple[str, str, int | None] | None:
 
 def port_of(job: JobRef, config: OperatorConfig, have: Json | None, taken: Iterable[int]) -> int:
     """The coordinator's port: the one that its Service leads to, else a stable one that no other coordinator has."""
-    if not config.host_network:
-        return names.COORDINATOR_PORT
-    first, count = names.COORDINATOR_PORT + 1000, max(config.ports, 1)
-    now = named(inside(have or {}, "spec").get("ports"), PORT).get("targetPort")
-    if isinstance(now, int) and first <= now < first + count:
+    if (now := port_now(config, have)) is not None:
         return now
+    first, count = names.COORDINATOR_PORT + 1000, max(config.ports, 1)
     used = set(taken)
     at = int.from_bytes(hashlib.sha256(names.coordinator_of(job).encode()).digest()[:8], "big") % count
     return next((first + (at + i) % count for i in range(count) if first + (at + i) % count not in used), first + at)
+
+
+def port_now(config: OperatorConfig, service: Json | None) -> int | None:
+    """The port that a coordinator has by its Service; None: one is to be found."""
+    if not config.host_network:
+        return names.COORDINATOR_PORT
+    first, count = names.COORDINATOR_PORT + 1000, max(config.ports, 1)
+    now = named(inside(service or {}, "spec").get("ports"), PORT).get("targetPort")
+    return now if isinstance(now, int) and first <= now < first + count else None
 
 
 def refused(error: ApiError) -> str:

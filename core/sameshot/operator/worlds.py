@@ -206,7 +206,10 @@ class Worlds:
         """With a host network: no other coordinator's, also not of one that is just being made."""
         config, own, service = self.config, names.coordinator_of(job), self._known.child(Kind.SERVICE, job)
         if not config.host_network:
-            return objects.port_of(job, config, None, ())
+            return names.COORDINATOR_PORT
+        if (now := objects.port_now(config, service)) is not None:
+            self._ports[own] = now  # it stays, also if somebody removes its Service
+            return now
         if service is None and own in self._ports:
             return self._ports[own]
         taken = [port for name, port in self._ports.items() if name != own]
@@ -219,7 +222,7 @@ class Worlds:
     def policy_in(self, namespace: str) -> Effective:
         return effective(
             self._seen.all(Source.CLUSTER_POLICIES),
-            (each for each in self._seen.all(Source.POLICIES) if place_of(each)[0] == namespace),
+            self._seen.all_in(Source.POLICIES, namespace),
         )
 
     def expected(self, job: JobRef, own: Notes) -> int | None:
