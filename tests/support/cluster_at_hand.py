@@ -224,8 +224,12 @@ class Cluster:
     # ---- jobs
 
     def armed_job(self, namespace: str, name: str, *, pods: int = 1) -> Json:
-        """A batch Job whose pods are armed and never start. The Job controller makes them, or we do where none runs."""
-        job = arm_object(_job(namespace, name, pods)).thing
+        """A batch Job whose pods are armed and have a node, and never start.
+
+        The Job controller makes them, or we do where none runs; no scheduler is needed.
+        """
+        node = next((each["metadata"]["name"] for each in self.items("/api/v1/nodes")), "sameshot-no-such-node")
+        job = arm_object(_job(namespace, name, pods, node)).thing
         made = self.create(job)
         if self.emulated is not None:
             for index in range(pods):
@@ -238,7 +242,7 @@ class Cluster:
         return made
 
 
-def _job(namespace: str, name: str, pods: int) -> Json:
+def _job(namespace: str, name: str, pods: int, node: str) -> Json:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -251,11 +255,12 @@ def _job(namespace: str, name: str, pods: int) -> Json:
                 "spec": {
                     "restartPolicy": "Never",
                     "terminationGracePeriodSeconds": 0,
-                    "nodeSelector": {"sameshot.dev/there-is-none": "true"},
+                    "nodeName": node,
                     "containers": [
                         {
                             "name": "main",
                             "image": "sameshot.invalid/never-pulled",
+                            "imagePullPolicy": "Never",
                             "command": ["python", "train.py"],
                             "env": [{"name": "LOCAL_WORLD_SIZE", "value": "1"}],
                         }
