@@ -13,8 +13,6 @@ of its own and waits behind no stranger.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import logging
 import re
@@ -28,6 +26,7 @@ import msgspec
 
 from sameshot.errors import Denied, Unreachable
 from sameshot.kube.api import TROUBLES, ApiError, Sender
+from sameshot.kube.claims import claims_of
 from sameshot.threads import DaemonThreads
 
 log = logging.getLogger(__name__)
@@ -101,7 +100,7 @@ class TokenReviews:
             raise Denied("The call brought no token; use a client that asks for one (TokenRequest) for this audience.")
         if len(token) > MAX_TOKEN or not _PRINTABLE.fullmatch(token):
             raise Denied(f"What the call brought as a token is none: {len(token)} characters.")
-        claims, now = _claims(token), self._wall_clock()
+        claims, now = claims_of(token), self._wall_clock()
         if not claims.meant_for(self._audience) or claims.exp <= now - CLOCKS_APART_S:
             raise Denied(
                 f"The token is not valid for {self._audience}: by its own word it is for somebody else or has expired, "
@@ -189,7 +188,7 @@ def expires_in(token: str, now: float | None = None) -> float:
 
     Nobody has looked at the signature: good for not holding on to a token, never for letting one through.
     """
-    return max(_claims(token).exp - (time.time() if now is None else now), 0.0)
+    return max(claims_of(token).exp - (time.time() if now is None else now), 0.0)
 
 
 class _Remembered(Generic[_Answer]):
@@ -335,22 +334,3 @@ class _AccessStatus(msgspec.Struct):
 
 class _Allowed(msgspec.Struct):
     status: _AccessStatus
-
-
-class _Claims(msgspec.Struct):
-    """Of a ServiceAccount's token (claims.go of Kubernetes: `aud` is a list, RFC 7519 allows a string, too)."""
-
-    exp: float = 0.0
-    aud: list[str] | str = ""
-
-    def meant_for(self, audience: str) -> bool:
-        return audience == self.aud if isinstance(self.aud, str) else audience in self.aud
-
-
-def _claims(token: str) -> _Claims:
-    """What it says of itself; nothing where it is no JWT."""
-    try:
-        _, middle, _ = token.split(".")
-        return msgspec.json.decode(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)), type=_Claims)
-    except (ValueError, binascii.Error, msgspec.MsgspecError, RecursionError):
-        return _Claims()

@@ -6,8 +6,6 @@ other programs, certificates and proxies, is imported where a kubeconfig is used
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import ssl
 from collections.abc import Callable, Mapping
@@ -21,6 +19,7 @@ from sameshot.client.cluster.address import KubeAddress
 from sameshot.errors import UsageError
 from sameshot.kube import inpod
 from sameshot.kube.api import Reader, Sender
+from sameshot.kube.claims import claims_of
 
 API_SERVER, TOKEN_FILE, CA_FILE = "SAMESHOT_API_SERVER", "SAMESHOT_API_TOKEN_FILE", "SAMESHOT_API_CA_FILE"
 """In pods of clusters whose API server is not at KUBERNETES_SERVICE_HOST: where it is (https://host:port), and which
@@ -96,19 +95,10 @@ def _in_pod(environment: Mapping[str, str], account: Path) -> Access:
 
 def account_of(token: str) -> tuple[str, str]:
     """(namespace, name) of the ServiceAccount that a token is of, by its own word. Raises UsageError."""
-    try:
-        _, middle, _ = token.strip().split(".")
-        claims = msgspec.json.decode(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)), type=_Claims)
-        kind, namespace, name = claims.sub.removeprefix("system:").split(":")
-    except (ValueError, binascii.Error, msgspec.MsgspecError):
-        kind = namespace = name = ""
-    if kind != "serviceaccount" or not namespace or not name:
+    found = claims_of(token).account
+    if found is None:
         raise UsageError(
             "The token of this pod is not a ServiceAccount's, so it is not known whose token is to be asked for; name "
             "the account: --service-account <namespace>/<name>, in an address ?service-account=."
         )
-    return namespace, name
-
-
-class _Claims(msgspec.Struct):
-    sub: str = ""
+    return found
