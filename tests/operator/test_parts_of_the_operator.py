@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sameshot.arm.ended import ENDINGS, has_ended
+from sameshot.arm.ended import ENDINGS
 from sameshot.kube import names
 from sameshot.kube.api import ApiError, Listed
 from sameshot.kube.coordinators import CaptureCoordinator, Spec
@@ -93,8 +93,6 @@ def test_a_policy_without_a_spec_is_told() -> None:
 
 # ---- when a job has ended
 
-CONDITION = {"conditions": [{"type": "Other", "status": "True"}]}
-
 
 def conditions(*true: str, **more: str) -> Json:
     found = [{"type": each, "status": "True"} for each in true]
@@ -137,7 +135,8 @@ def conditions(*true: str, **more: str) -> Json:
 )
 def test_a_job_has_ended_when_its_own_project_says_so(kind: str, status: Any, ended: bool | None) -> None:
     api_version, name = kind.split()
-    assert has_ended({"apiVersion": api_version, "kind": name, "status": status}) is ended
+    ending = ENDINGS.get((api_version.rpartition("/")[0], name))
+    assert (None if ending is None else ending.ended({"status": status})) is ended
 
 
 class Answers:

@@ -101,7 +101,6 @@ BUILT_IN: tuple[Kind, ...] = (
 JOBSET = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", status=True, custom=True)
 PYTORCHJOB = Kind("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob", status=True, custom=True)
 TRAINJOB = Kind("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob", status=True, custom=True)
-RAYJOB = Kind("ray.io", "v1", "rayjobs", "RayJob", status=True, custom=True)
 VOLCANO_JOB = Kind("batch.volcano.sh", "v1alpha1", "jobs", "Job", status=True, custom=True)
 
 

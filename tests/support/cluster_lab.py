@@ -106,9 +106,6 @@ class PodProcess:
         """It hears nothing and says nothing, but is there."""
         os.kill(self.pid, signal.SIGSTOP)
 
-    def thaw(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
     def end(self) -> None:
         """Its object goes, or the lab does."""
         self._ending.set()

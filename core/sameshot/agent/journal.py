@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import Counter, deque
 
 import msgspec
@@ -19,9 +18,8 @@ ENDS = ("archived", "failed")
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """`at_s` is the monotonic clock; `look` counts the rounds of the announcing thread where that matters."""
+    """`look` counts the rounds of the announcing thread where that matters."""
 
-    at_s: float
     event: str
     capture_id: str
     target_id: str
@@ -46,7 +44,7 @@ class Journal:
                 self._ended[(detail if event == "failed" else event,)] += 1
                 if len(self._counted) > self._keep:
                     del self._counted[next(iter(self._counted))]
-            self._entries.append(Entry(time.monotonic(), event, capture_id, target_id, detail, look))
+            self._entries.append(Entry(event, capture_id, target_id, detail, look))
         extra = "" if not detail else f" detail={detail!r}"
         log.info("%s capture=%s target=%s%s", event, capture_id, target_id, extra)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sameshot.arm.kinds import kind_of
 from sameshot.arm.values import Json, inside
 
 
@@ -84,9 +83,3 @@ ENDINGS: dict[tuple[str, str], Ending] = {
 }
 """By API group and kind; any version of the group. Of other kinds nobody knows here when they end: their coordinator
 goes when they are deleted."""
-
-
-def has_ended(thing: Json) -> bool | None:
-    """Whether this job has ended for good; None: not told by this object, or of a kind that is not known here."""
-    ending = ENDINGS.get(kind_of(thing))
-    return None if ending is None else ending.ended(thing)

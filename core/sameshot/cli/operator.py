@@ -11,6 +11,7 @@ from sameshot.cli.options import milliseconds
 from sameshot.cli.run import ARCHIVE_HELP
 from sameshot.cli.services import run_service
 from sameshot.kube import names
+from sameshot.operator.config import Reach
 
 
 def register(app: typer.Typer) -> None:
@@ -48,7 +49,7 @@ def operator(
     host_network: Annotated[
         bool, typer.Option("--host-network", help="Coordinators share their node's network, each with its own port.")
     ] = False,
-    endpoint: Annotated[str, typer.Option(help="How coordinators are addressed: service or pod-ip.")] = "service",
+    endpoint: Annotated[Reach, typer.Option(help="How coordinators are addressed.")] = Reach.SERVICE,
     system_namespace: Annotated[str, typer.Option(help="Where the operator is.")] = names.SYSTEM_NAMESPACE,
     coordinators_namespace: Annotated[str, typer.Option(help="Where coordinators are.")] = names.COORDINATORS_NAMESPACE,
     agents_namespace: Annotated[str, typer.Option(help="Where the agents are.")] = names.AGENTS_NAMESPACE,
@@ -84,11 +85,9 @@ def operator(
 ) -> None:
     """Keep a coordinator for each attempt of each armed job."""
     from sameshot.errors import UsageError
-    from sameshot.operator.config import OperatorConfig, Reach, Timings, Toleration
+    from sameshot.operator.config import OperatorConfig, Timings, Toleration
     from sameshot.operator.run import serve
 
-    if endpoint not in tuple(Reach):
-        raise UsageError(f"--endpoint is {endpoint!r}; it must be service or pod-ip.")
     labels = [each.partition("=") for each in node_selector or ()]
     if not all(key and equals for key, equals, _ in labels):
         raise UsageError(f"--node-selector is {', '.join(node_selector or ())}; it must be key=value.")
@@ -101,7 +100,7 @@ def operator(
         ca_file=api_ca_file,
         coordinators_api_server=coordinators_api_server,
         host_network=host_network,
-        reach=Reach(endpoint),
+        reach=endpoint,
         system_namespace=system_namespace,
         coordinators_namespace=coordinators_namespace,
         agents_namespace=agents_namespace,

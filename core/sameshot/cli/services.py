@@ -18,6 +18,7 @@ import typer
 from sameshot.cli.logs import log_to_stderr
 from sameshot.cli.run import ARCHIVE_HELP, read_policy, resolved
 from sameshot.errors import UsageError
+from sameshot.kube import names
 from sameshot.model import Encoding, JobRef
 from sameshot.profiler.daemon import BackendName
 
@@ -88,7 +89,7 @@ def agent(
     key: Annotated[Path | None, typer.Option(help="With --certificate: its key.", show_default=False)] = None,
     coordinators_namespace: Annotated[
         str, typer.Option(help="With --certificate: where the accounts of coordinators are.")
-    ] = "sameshot-coordinators",
+    ] = names.COORDINATORS_NAMESPACE,
     address_file: AddressFileOption = None,
     backend: Annotated[BackendName, typer.Option(help="What stands between this node and Kineto.")] = (
         BackendName.BROKER
@@ -133,7 +134,6 @@ def agent(
         dirs = PodDirs(api, node=node, root=kubelet_root, spool=spool)
         if certificate is not None:
             from sameshot.agent.coordinators import OUTAGE_S, Coordinators
-            from sameshot.kube import names
 
             callers = Coordinators(TokenReviews(api, names.AGENT_AUDIENCE, outage_s=OUTAGE_S), coordinators_namespace)
     elif directory and kubelet_root is None and spool is not None:

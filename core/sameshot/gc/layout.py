@@ -78,9 +78,5 @@ class Census:
             known.published or stored.key == place.manifest,
         )
 
-    @property
-    def objects(self) -> int:
-        return self.foreign + sum(each.files for each in self._folders.values())
-
     def __iter__(self) -> Iterator[Folder]:
         return iter(sorted(self._folders.values()))

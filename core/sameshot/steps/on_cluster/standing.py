@@ -45,7 +45,6 @@ class _Meta(msgspec.Struct, rename="camel"):
 
 class _JobStatus(msgspec.Struct):
     conditions: list[_Condition] | None = None
-    active: int = 0
     failed: int = 0
 
 
