@@ -267,6 +267,44 @@ async def test_a_write_that_is_refused_stands_in_the_status_until_it_works(lab: 
     assert lab.condition(job, "Reconciled")["status"] == "True"
 
 
+@played()
+async def test_a_later_attempt_that_is_refused_keeps_no_earlier_one_from_making_room(lab: Lab) -> None:
+    """What refuses it is often the quota that the earlier one fills."""
+    made = lab.api.make({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+                         "metadata": {"name": "llama", "namespace": "ml"}})  # fmt: skip
+    first, second = (JobRef("ml", "llama", made["metadata"]["uid"], attempt) for attempt in (0, 1))
+    lab.pod("llama-0", owner=made, labels={JOBSET_ATTEMPT: "0"})
+    await lab.operate()
+    await ready(lab, first)
+    lab.api.fail(403, verb="create", resource="pods", user=OPERATOR)
+    lab.end_pods(first, "Failed")
+    lab.pod("llama-1", owner=made, labels={JOBSET_ATTEMPT: "1"})
+    await lab.until(lambda: lab.own("pods", first) is None)
+    assert lab.phase(first) == "Superseded"
+    assert lab.condition(first, "Reconciled")["status"] == "True", "the trouble is the other one's"
+    await lab.until(lambda: lab.condition(second, "Reconciled").get("reason") == "Forbidden")
+    lab.api.fail(0)
+    await ready(lab, second)
+
+
+@played(timings=timings(call_s=0.3))
+async def test_a_coordinator_that_never_answered_is_replaced_all_the_same_where_another_one_is_wanted(lab: Lab) -> None:
+    job = lab.job("llama")
+    lab.coordinators[lab.name(job)] = Scripted(silent=True)
+    slow = timings(call_s=0.3, orphan_s=1.5)
+    await lab.operate(timings=slow)
+    await lab.until(lambda: lab.condition(job, "Reachable").get("status") == "False")
+    name = f"-n {names.COORDINATORS_NAMESPACE} {lab.name(job)}"
+    assert lab.condition(job, "Reachable")["message"].endswith(f"kubectl delete pod {name}")
+    await lab.rest()
+    await lab.operate(timings=slow, coordinators_api_server="https://192.0.2.1:6443")
+    await lab.until(lambda: lab.of(job).retired)
+    pod = (lab.own("pods", job) or {})["metadata"]["uid"]
+    await lab.until(lambda: (lab.own("pods", job) or {"metadata": {"uid": pod}})["metadata"]["uid"] != pod)
+    lab.of(job).silent = False
+    await lab.until(lambda: lab.condition(job, "Reachable").get("status") == "True")
+
+
 @played(timings=timings(call_s=0.3))
 async def test_a_coordinator_that_can_not_be_reached_is_told_about(lab: Lab) -> None:
     job = lab.job("llama")

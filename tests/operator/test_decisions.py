@@ -24,6 +24,7 @@ from sameshot.operator.decide import (
     World,
     closing,
     decide,
+    heard_after,
 )
 from sameshot.operator.objects import Kind
 from sameshot.operator.tried import NEVER, Tried
@@ -102,10 +103,59 @@ def test_an_answer_from_long_ago_is_asked_for_again_before_a_pod_is_replaced() -
     assert steps(served(pod=old, heard=heard(Why.REPLACED, 0, ago=59))) == [Do.RETIRE]
 
 
-def test_a_coordinator_that_does_not_answer_is_never_replaced() -> None:
-    old = PodNow("p/0", current=False, runs=True, ready=True)
-    world = served(pod=old, heard=heard(Why.REPLACED, None, ago=1e7, times=50))
-    assert steps(world) == [Do.RETIRE]
+OLD = PodNow("p/0", current=False, runs=True, ready=True)
+
+
+@pytest.mark.parametrize(
+    ("answered", "patience_s"), [(True, T.patience_s), (False, T.orphan_s)], ids=["it did before", "it never did"]
+)
+def test_a_coordinator_that_does_not_answer_is_replaced_after_hours_and_one_that_never_did_sooner(
+    answered: bool, patience_s: float
+) -> None:
+    """A wrong address of the API server, or an account of the operator that it does not know, would last for ever."""
+    mute: Heard | None = None
+    for at in (NOW, NOW + 60, NOW + patience_s - 10):
+        world = served(pod=OLD, heard=mute, answered=answered)
+        assert decide(world, at, T).steps == (Step(Do.RETIRE, Why.REPLACED),)
+        mute = heard_after(mute, "p/0", Why.REPLACED, None, at)
+    world = served(pod=OLD, heard=mute, answered=answered)
+    assert decide(world, NOW + patience_s - 1, T) == msgspec.structs.replace(NOTHING, again_at=NOW + patience_s)
+    assert steps(world, NOW + patience_s) == [Do.DELETE_POD]
+    busy = heard_after(mute, "p/0", Why.REPLACED, 1, NOW + patience_s - 1)
+    assert steps(msgspec.structs.replace(world, heard=busy), NOW + 100 * patience_s) == [Do.RETIRE], "never a busy one"
+    again = heard_after(busy, "p/0", Why.REPLACED, None, NOW + patience_s)
+    assert steps(msgspec.structs.replace(world, heard=again), NOW + patience_s + 300) == [Do.RETIRE], "it begins anew"
+
+
+def test_a_capture_that_hangs_keeps_others_out_for_minutes_only() -> None:
+    """The archive is away for six hours while a coordinator is to be replaced: it holds each word for a minute."""
+    heard: Heard | None = None
+    now, refused_until, refused = NOW, -math.inf, 0
+    for _ in range(6 * 60):
+        for _ in range(5):
+            plan = decide(served(pod=OLD, heard=heard), now, T)
+            for step in plan.steps:
+                assert step == Step(Do.RETIRE, Why.REPLACED)
+                open_before = now >= refused_until and heard is not None
+                heard, refused_until = heard_after(heard, "p/0", Why.REPLACED, 2 if open_before else 1, now), now + 60
+            now += 12
+        refused += now < refused_until
+    assert refused <= 5 + 6 * 60 / 4, "a minute out of five"
+    done = heard_after(heard, "p/0", Why.REPLACED, 0, now)
+    assert steps(served(pod=OLD, heard=done), now + 1) == [Do.DELETE_POD]
+
+
+def test_progress_is_waited_for_without_captures_that_begin_meanwhile() -> None:
+    heard: Heard | None = None
+    for left in (3, 2, 1):
+        at = NOW + (3 - left) * 290
+        heard = heard_after(heard, "p/0", Why.REPLACED, left, at)
+        assert steps(served(pod=OLD, heard=heard), at + 20) == [Do.RETIRE], "before its minute is over"
+
+
+def test_a_clock_that_was_set_back_does_not_make_an_answer_of_the_future_count() -> None:
+    for unsettled in (0, 1, None):
+        assert steps(served(pod=OLD, heard=heard(Why.REPLACED, unsettled, ago=-3600))) == [Do.RETIRE]
 
 
 @pytest.mark.parametrize(
@@ -296,6 +346,7 @@ class Play:
     lost: list[str] = field(default_factory=list)
     pods: Tried = NEVER
     mends: Tried = NEVER
+    answered: bool = False
     changed: bool = False  # something that is there is not as it should be
     did: list[Do] = field(default_factory=list)
 
@@ -317,7 +368,8 @@ class Play:
             alive=self.alive, placed=self.alive > 0 and self.placed, room=self.room or self.pod is not None,
             latest=self.latest, end=known, looked_at=self.looked_at, looks=self.looks,
             coordinator=self.coordinator, pod=self.pod, present=self.present,
-            wrong=wrong if self.coordinator else frozenset(), heard=self.heard, pods=self.pods, mends=self.mends,
+            wrong=wrong if self.coordinator else frozenset(), heard=self.heard, answered=self.answered,
+            pods=self.pods, mends=self.mends,
             alone_since=self.alone_since, gone_for_sure=self.sure, deleted_at=self.deleted_at,
             deletions=self.deletions,
         )  # fmt: skip
@@ -327,6 +379,7 @@ class Play:
         self.known, self.heard, self.looked_at, self.looks = End.UNKNOWN, None, None, 0
         self.alone_since, self.sure, self.deleted_at, self.deletions = None, False, None, 0
         self.pods = self.mends = Tried()
+        self.answered = False
 
     def turn(self) -> float:
         """As the keeper does it: until nothing is left to do. When to look again."""
@@ -365,7 +418,7 @@ class Play:
                 assert self.present == ALL
                 self.lives += 1
                 self.pod = PodNow(f"{self.lives}/0", runs=True, ready=True)
-                self.unsettled = 0
+                self.unsettled, self.answered = 0, False
                 self.pods = self.pods.did(self.now)
             case Do.FORCE_POD:
                 raise AssertionError("every node is there")
@@ -379,9 +432,8 @@ class Play:
                 assert self.pod is not None
                 assert step.why is not None
                 said = self.unsettled if self.answers else None
-                again = self.heard is not None and self.heard.why is step.why and self.heard.unsettled == said
-                times = self.heard.times + 1 if again and self.heard is not None else 1
-                self.heard = Heard(self.pod.life, step.why, self.now, said, times)
+                self.answered |= self.answers
+                self.heard = heard_after(self.heard, self.pod.life, step.why, said, self.now)
             case Do.CONFIRM_GONE:
                 self.sure = self.coordinator is None
             case Do.REMOVE:

@@ -17,6 +17,8 @@ from sameshot.model import CapturePolicy, JobRef
 from sameshot.operator import objects
 from sameshot.operator.childpods import facts_of
 from sameshot.operator.config import OperatorConfig, Toleration
+from sameshot.operator.mending import to_mend
+from sameshot.operator.objects import Kind
 
 Json = dict[str, Any]
 JOB = JobRef("ml", "llama", "b2d7", 0)
@@ -141,6 +143,14 @@ def test_coordinators_may_be_kept_to_chosen_nodes() -> None:
 def test_a_toleration_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="key"):
         Toleration.parse(text)
+
+
+@pytest.mark.parametrize("kind", [Kind.SECRET, Kind.CONFIG], ids=["secret", "configmap"])
+def test_what_somebody_made_immutable_is_made_anew_as_it_can_not_be_mended(kind: Kind) -> None:
+    want: Json = {"kind": kind.value, "metadata": {"labels": {}}, "data": {"a": "1"}, "type": "kubernetes.io/tls"}
+    assert to_mend(kind, want, want) is None
+    assert to_mend(kind, want, {**want, "immutable": True}) == {}
+    assert to_mend(kind, want, {**want, "immutable": False, "data": {"a": "2"}}) not in (None, {})
 
 
 # ---- the operator

@@ -23,8 +23,9 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """All in seconds. The defaults suit real clusters; tests shorten some."""
 
     grace_s: float = 600.0  # so long a coordinator without captures stays after its job ended or was superseded
-    orphan_s: float = 900.0  # at most so long the captures of a deleted job are waited for
-    patience_s: float = 6 * 3600.0  # the same for an ended job: what can't be published for so long won't be
+    orphan_s: float = 900.0  # at most so long the captures of a deleted job, or of who never answered, are waited for
+    patience_s: float = 6 * 3600.0  # the same for an ended job, and who does not answer any more: that won't change
+    stuck_s: float = 300.0  # without progress for so long, a coordinator to be replaced takes new captures meanwhile
     settle_s: float = 10.0  # what seems to be an orphan is looked at again after this
     remake_s: float = 3.0  # what was deleted or changed is made again after this, then 2, 4, … times as long
     remake_longest_s: float = 300.0

@@ -56,13 +56,32 @@ class PodNow(msgspec.Struct, frozen=True):
 
 
 class Heard(msgspec.Struct, frozen=True):
-    """What a coordinator last answered to Retire. `unsettled` None: it did not answer."""
+    """What a coordinator last answered to Retire. `unsettled` None: it did not answer, or refused."""
 
     life: str
     why: Why
     at: float
     unsettled: int | None
-    times: int = 1  # how often it was asked in a row
+    times: int = 1  # how often it was asked in a row and said the same
+    least: int | None = None  # the smallest number so far
+    since: float | None = None  # since when there has been no progress, nor an answer after none
+
+    @property
+    def still_since(self) -> float:
+        return self.at if self.since is None else self.since
+
+
+def heard_after(before: Heard | None, life: str, why: Why, unsettled: int | None, now: float) -> Heard:
+    """Captures that begin while others hang are no progress, and neither is their end."""
+    if before is None or before.life != life or before.why is not why or before.unsettled == 0:
+        return Heard(life, why, now, unsettled, 1, unsettled, now)
+    times = before.times + 1 if before.unsettled == unsettled else 1
+    if unsettled is None or before.unsettled is None:
+        same = before.unsettled is unsettled
+        return Heard(life, why, now, unsettled, times, unsettled, before.still_since if same else now)
+    least = before.unsettled if before.least is None else before.least
+    since = before.still_since if unsettled >= least else now
+    return Heard(life, why, now, unsettled, times, min(least, unsettled), since)
 
 
 class World(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +100,7 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     present: frozenset[Kind] = frozenset()  # without the pod, and without an account that another attempt needs
     wrong: frozenset[Kind] = frozenset()  # missing, or not as they should be (the pod: its labels)
     heard: Heard | None = None
+    answered: bool = True  # whether this life of its process ever said anything but that it refuses
     alone_since: float | None = None  # since when there has been no CaptureCoordinator, but something of ours
     gone_for_sure: bool = False  # the API server said that there is no CaptureCoordinator
     deleted_at: float | None = None  # when a CaptureCoordinator of this attempt was last seen to go
@@ -198,7 +218,7 @@ def _serve(world: World, now: float, timings: Timings) -> Plan:
         if now < next_pod(world, timings):
             again = min(again, next_pod(world, timings))
         else:
-            settled, plan = _settled(world, pod, Why.REPLACED, now, timings, until=math.inf)
+            settled, plan = _settled(world, pod, Why.REPLACED, now, timings, until=_unheard_until(world, pod, timings))
             steps += [Step(Do.DELETE_POD)] if settled else plan.steps
             again = min(again, plan.again_at)
     elif pod.ready and world.describe_at is not None:
@@ -215,6 +235,18 @@ def _serve(world: World, now: float, timings: Timings) -> Plan:
         else:
             again = min(again, look)
     return Plan(tuple(steps), again)
+
+
+def _unheard_until(world: World, pod: PodNow, timings: Timings) -> float:
+    """Until when a coordinator that is to be replaced, and does not say what it works on, is waited for.
+
+    What keeps it from answering (the API server's address that it was given, a right that it lacks, the name of our own
+    account) is often just what another pod would have mended. Its end is no abrupt one: captures have two minutes.
+    """
+    heard = world.heard
+    if heard is None or heard.life != pod.life or heard.why is not Why.REPLACED or heard.unsettled is not None:
+        return math.inf
+    return heard.still_since + (timings.patience_s if world.answered else timings.orphan_s)
 
 
 def _retired_for_good(world: World, pod: PodNow) -> bool:
@@ -271,12 +303,15 @@ def _settled(world: World, pod: PodNow, why: Why, now: float, timings: Timings, 
     if pod.ended or not pod.runs or pod.deleting or now >= until:
         return True, NOTHING
     heard = world.heard
-    if heard is None or heard.life != pod.life or heard.why is not why:
+    if heard is None or heard.life != pod.life or heard.why is not why or heard.at > now:  # (a clock was set back)
         return False, Plan((Step(Do.RETIRE, why),), min(until, now + timings.settling_longest_s))
     if heard.unsettled == 0 and (why is not Why.REPLACED or now < heard.at + timings.settling_longest_s):
         return True, NOTHING
-    # Being replaced is said again before the minute is over for which it holds.
+    # Being replaced is said again before the minute is over for which it holds. Where what is left makes no progress,
+    # as it can't while the archive is away, the minute passes: for most of the time others may begin captures.
     again = heard.at + growing(timings.ask_s, heard.times, timings.settling_longest_s)
+    if why is Why.REPLACED and heard.unsettled != 0 and now >= heard.still_since + timings.stuck_s:
+        again = heard.at + timings.end_longest_s
     if now >= again:
         return False, Plan((Step(Do.RETIRE, why),), min(until, now + timings.settling_longest_s))
     return False, Plan(again_at=min(until, again))

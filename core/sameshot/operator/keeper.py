@@ -21,7 +21,7 @@ from sameshot.operator.armed import ArmedPods, InThread, JobKey, key_of
 from sameshot.operator.calls import Coordinators
 from sameshot.operator.conditions import Trouble, patch_of, status_of
 from sameshot.operator.config import OperatorConfig
-from sameshot.operator.decide import Do, Heard, Step, Why, World, closing, decide, waits
+from sameshot.operator.decide import Do, Step, Why, World, closing, decide, heard_after, waits
 from sameshot.operator.jobs import Looked, look
 from sameshot.operator.known import Known, coordinator_in
 from sameshot.operator.mending import to_mend
@@ -29,11 +29,13 @@ from sameshot.operator.notes import JobNotes, Notes
 from sameshot.operator.objects import Kind
 from sameshot.operator.seen import Seen
 from sameshot.operator.sources import Source
+from sameshot.operator.tried import growing
 from sameshot.operator.worlds import Worlds
 from sameshot.operator.writing import Writing
 
 log = logging.getLogger(__name__)
 
+LONGEST_UNCOUNTED_S = 86_400.0  # between questions for workers that do not come
 MOST_ROUNDS = 30  # of decisions in a row for one job; then others get their turn
 _LASTING = {400, 403, 405, 422}
 
@@ -77,12 +79,17 @@ class Keeper:
         if self._config.namespaces and key[0] not in self._config.namespaces:
             return math.inf  # another operator's
         notes = self._notes.setdefault(key, JobNotes())
+        failed: dict[int, Exception] = {}  # what the latest attempt is refused is often what an earlier one still has
         for _ in range(MOST_ROUNDS):
             again, busy = math.inf, False
             for attempt in self.known.attempts(key):
                 job, top = self.known.ref(key, attempt)
-                if self._usable(key, job):
-                    did, at = await self._work(job, top, notes)
+                if attempt not in failed and self._usable(key, job):
+                    try:
+                        did, at = await self._work(job, top, notes)
+                    except Exception as error:
+                        failed[attempt] = error
+                        continue
                     again, busy = min(again, at), busy or did
                 await asyncio.sleep(0)  # others have their turns between
             if not busy:
@@ -93,11 +100,14 @@ class Keeper:
             self.known.forget(key)
             if all(each.deleted_at is None for each in notes.attempts.values()):
                 self._notes.pop(key, None)
+        for first in failed.values():
+            raise first
         return again
 
     async def _work(self, job: JobRef, top: Owner, notes: JobNotes) -> tuple[bool, float]:
         """One attempt, once: (whether something was done, when to look again)."""
         world = self.worlds.world(job, notes)
+        own = notes.attempts[job.attempt]
         plan = decide(world, self._clock(), self._config.timings)
         self._note_waiting(job, world)
         makes = any(step.do is Do.MAKE_POD for step in plan.steps)
@@ -106,10 +116,10 @@ class Keeper:
                 for step in plan.steps:
                     await self._do(step, job, top, world, notes)
             if not plan.steps:
-                notes.trouble = None
+                own.trouble = None
                 await self._write_status(job, self.worlds.world(job, notes), notes)
         except UsageError as error:
-            notes.trouble = Trouble("CannotBeServed", str(error), lasting=True)
+            own.trouble = Trouble("CannotBeServed", str(error), lasting=True)
             await self._write_status(job, self.worlds.world(job, notes), notes)
             return False, math.inf
         except TROUBLES as error:
@@ -155,11 +165,12 @@ class Keeper:
 
     async def _tell(self, error: Exception, job: JobRef, notes: JobNotes) -> None:
         """Say it in the status, where that can be written."""
+        own = notes.attempts[job.attempt]
         if isinstance(error, ApiError):
             lasting = error.status in _LASTING
-            notes.trouble = Trouble(objects.refused(error), str(error), lasting)
+            own.trouble = Trouble(objects.refused(error), str(error), lasting)
         else:
-            notes.trouble = Trouble("NoAnswer", f"The API server does not answer: {error}")
+            own.trouble = Trouble("NoAnswer", f"The API server does not answer: {error}")
         try:
             await self._write_status(job, self.worlds.world(job, notes), notes)
         except TROUBLES as again:
@@ -298,24 +309,20 @@ class Keeper:
         found, pod = self.worlds.address(job), world.pod
         if found is None or pod is None:
             return
-        before = own.heard
-        same = before is not None and before.life == pod.life and before.why is why
         unsettled: int | None = None
         try:
             unsettled = await self._coordinators.retire(job, found, self.worlds.authority.bundle, why)
         except SameshotError as error:
             self._unreachable(job, own, error)
         else:
-            own.reachable = True
-        times = before.times + 1 if before is not None and same and before.unsettled == unsettled else 1
-        own.heard = Heard(pod.life, why, self._clock(), unsettled, times)
+            own.reachable = own.answered = True
+        own.heard = heard_after(own.heard, pod.life, why, unsettled, self._clock())
 
     async def _describe(self, job: JobRef, own: Notes) -> None:
         found = self.worlds.address(job)
         timings = self._config.timings
         own.describes += 1
-        pause = min(timings.ask_s * 2.0 ** min(own.describes - 1, 30), 86_400.0)
-        own.describe_at = self._clock() + pause
+        own.describe_at = self._clock() + growing(timings.ask_s, own.describes, LONGEST_UNCOUNTED_S)
         if found is None:
             return
         try:
@@ -323,7 +330,7 @@ class Keeper:
         except SameshotError as error:
             self._unreachable(job, own, error)
             return
-        own.reachable = True
+        own.reachable = own.answered = True
         own.registered, own.world_size, own.version = said.registered, said.world_size, said.version
         expected = self.worlds.expected(job, own)
         if expected is not None and own.registered is not None and own.registered >= expected:
@@ -333,6 +340,8 @@ class Keeper:
         if own.reachable is not False:
             log.warning("coordinator of job %s: %s", job, error)
         own.reachable, own.unreachable_why = False, str(error)
+        soon = self._clock() + self._config.timings.end_longest_s  # not as much later as it was away
+        own.describe_at = soon if own.describe_at is None else min(own.describe_at, soon)
 
     # --- the status -------------------------------------------------------------------------------------------
 

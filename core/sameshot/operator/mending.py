@@ -27,9 +27,12 @@ def differs(want: Any, have: Any) -> bool:
 
 
 def to_mend(kind: Kind, want: Json, have: Json) -> Json | None:
-    """A merge patch that makes `have` what we want; None: it is. `{}`: it can't be changed and is to be made anew."""
+    """A merge patch that makes `have` what we want; None: it is. `{}`: it can't be changed and is to be made anew.
+
+    What somebody made immutable is, too, as it will have to change: a certificate, a policy.
+    """
     fixed = _FIXED.get(kind)
-    if fixed is not None and differs(want[fixed], have.get(fixed)):
+    if have.get("immutable") or (fixed is not None and differs(want[fixed], have.get(fixed))):
         return {}
     if kind is Kind.POD:  # all but labels is the template's, and a pod is replaced for that
         want = {"metadata": {"labels": want["metadata"]["labels"]}}

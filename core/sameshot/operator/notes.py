@@ -16,6 +16,9 @@ class Notes:
     """What was found out about one attempt, and would be again. Times are epoch seconds."""
 
     heard: Heard | None = None
+    trouble: Trouble | None = None
+    life: str = ""  # whose answers these are
+    answered: bool = False  # whether it ever gave one
     reachable: bool | None = None
     unreachable_why: str = ""
     alone_since: float | None = None
@@ -40,5 +43,4 @@ class JobNotes:
     looked: Looked | None = None
     looked_at: float | None = None
     looks: int = 0
-    trouble: Trouble | None = None
     attempts: dict[int, Notes] = field(default_factory=dict)

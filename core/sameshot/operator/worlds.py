@@ -17,7 +17,7 @@ from sameshot.operator import authority as certificates
 from sameshot.operator import objects
 from sameshot.operator.armed import ArmedPods, JobKey, key_of
 from sameshot.operator.childpods import PodFacts, facts_of
-from sameshot.operator.conditions import REACHABLE, Facts, retired, stamp
+from sameshot.operator.conditions import MAX_MESSAGE, REACHABLE, Facts, retired, stamp
 from sameshot.operator.config import OperatorConfig, Reach
 from sameshot.operator.decide import Coordinator, End, PodNow, Why, World, closing, next_mend, next_pod, waits
 from sameshot.operator.known import Known
@@ -72,6 +72,8 @@ class Worlds:
         if facts is not None and facts.ready and own.counted != counted:
             own.counted, own.describe_at, own.describes = counted, now, 0
         current, wrong = self._compare(job, read, pod) if latest else (True, frozenset[Kind]())
+        if facts is not None and facts.life != own.life:
+            own.life, own.answered, own.version = facts.life, False, ""
         timings = self.config.timings
         own.pods = own.pods.seen(now, timings, good=facts is not None and facts.ready and current)
         own.mends = own.mends.seen(now, timings, good=not wrong)
@@ -103,6 +105,7 @@ class Worlds:
             ),
             wrong=wrong,
             heard=own.heard,
+            answered=own.answered,
             alone_since=own.alone_since,
             gone_for_sure=own.gone_for_sure,
             deleted_at=own.deleted_at,
@@ -131,6 +134,8 @@ class Worlds:
             own.reachable, own.unreachable_why = reached.status == "True", reached.message
         own.world_size = status.expected
         pod = self._known.child(Kind.POD, read.job)
+        if pod is not None:
+            own.life, own.answered = facts_of(pod).life, bool(status.version)
         if pod is not None and status.registered is not None and status.registered == status.expected:
             alive = frozenset(
                 each.pod.uid for each in self._armed.of(key_of(read.job)) if each.job == read.job and not each.pod.ended
@@ -262,15 +267,24 @@ class Worlds:
             ca=self.authority.bundle,
             note=self._note(world, facts, own),
             reachable=None if facts is None else False if facts.cut_off else own.reachable,
-            unreachable_why=facts.note if facts is not None and facts.cut_off else own.unreachable_why,
+            unreachable_why=self._unreachable_why(job, facts, own),
             disputed=self._disputed(world),
             problems=self.policy_in(job.namespace).problems,
-            trouble=notes.trouble,
+            trouble=own.trouble,
             waits=self._waits(world),
             registered=own.registered if alive else read.status.registered,
             expected=self.expected(job, own) if alive else read.status.expected,
             version=own.version,
         )
+
+    def _unreachable_why(self, job: JobRef, facts: PodFacts | None, own: Notes) -> str:
+        if facts is None or facts.cut_off:
+            return "" if facts is None else facts.note
+        by_hand = (
+            " Another one is made in its place, and captures that run have two minutes, after: "
+            f"kubectl delete pod -n {self.config.coordinators_namespace} {names.coordinator_of(job)}"
+        )
+        return own.unreachable_why[: MAX_MESSAGE - len(by_hand)] + by_hand
 
     def _note(self, world: World, facts: PodFacts | None, own: Notes) -> str:
         words = [facts.note] if facts is not None else ["Its pod is gone."] if own.pods.times else []
