@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from fake_agent import stay
 from prometheus_client.parser import text_string_to_metric_families
 
 from sameshot.coordinator import CoordinatorConfig, CoordinatorServer
+from sameshot.coordinator import cluster as in_cluster
 from sameshot.coordinator.configfile import encoded
 from sameshot.coordinator.metrics import CoordinatorMetrics
 from sameshot.kube.reviews import Tally
@@ -48,15 +51,16 @@ async def scraped(address: str) -> dict[str, float]:
     return found
 
 
-async def ready(address: str) -> int:
-    def ask() -> int:
-        try:
-            with urllib.request.urlopen(f"http://{address}/readyz", timeout=10) as answer:
-                return int(answer.status)
-        except OSError as error:
-            return int(getattr(error, "code", 0))
+def asked(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}/{path}", timeout=10) as answer:
+            return int(answer.status), answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
 
-    return await asyncio.to_thread(ask)
+
+async def said(address: str, path: str) -> tuple[int, str]:
+    return await asyncio.to_thread(asked, address, path)
 
 
 @in_loop
@@ -71,7 +75,7 @@ async def test_metrics_say_what_is_captured_who_is_missing_and_who_was_refused(t
             cluster.coordinator(job, metrics=address, policy=policy) as coordinator,
             cluster.client(job) as client,
         ):
-            assert await ready(address) == 200
+            assert await said(address, "readyz") == (200, "ok\n")
             links = coordinator.server.roster.links
             await until(lambda: all(each.answers or each.trouble for each in links()))
             idle = await scraped(address)
@@ -118,6 +122,42 @@ async def test_metrics_are_named_for_their_part_and_none_has_a_label_that_grows_
     assert all(family.name.startswith("sameshot_coordinator_") for family in families)
     labels = {label for family in families for sample in family.samples for label in sample.labels}
     assert labels == {"job_namespace", "job", "uid", "attempt", "version", "backend", "state", "answers", "answer"}
+
+
+@in_loop
+async def test_probes_are_answered_without_metrics_and_tell_of_a_loop_that_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)  # it is not installed
+    monkeypatch.setattr(in_cluster, "BEAT_S", 0.05)
+    monkeypatch.setattr(in_cluster, "DEAD_AFTER_S", 0.5)
+    async with Cluster(tmp_path) as cluster:
+        job, address = cluster.job("llama"), free_address()
+        async with cluster.coordinator(job, probe=address):
+            assert [await said(address, path) for path in ("readyz", "healthz", "metrics")] == [
+                (200, "ok\n"), (200, "ok\n"), (404, "/healthz, /readyz\n"),
+            ]  # fmt: skip
+            ended, heard = threading.Event(), list[tuple[int, str]]()
+
+            def ask() -> None:
+                host, port = cluster.address.rsplit(":", 1)
+                while not ended.is_set() and len(heard) < 400:
+                    socket.create_connection((host, int(port)), 5).close()  # as a tcpSocket probe, all the while
+                    heard.append(asked(address, "healthz"))
+                    if heard[-1][0] != 200:
+                        return
+                    ended.wait(0.02)
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            asking.join(10)  # in the loop's own thread
+            ended.set()
+            assert heard[0][0] == 200
+            assert heard[-1][0] == 503
+            assert "its event loop has stood still for" in heard[-1][1]
+            async with asyncio.timeout(10):
+                while await said(address, "healthz") != (200, "ok\n"):
+                    await asyncio.sleep(0.02)
 
 
 def test_a_coordinator_of_one_machine_imports_nothing_of_clusters() -> None:

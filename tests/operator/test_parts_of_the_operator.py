@@ -364,6 +364,26 @@ def test_a_list_made_anew_is_told_and_has_all_looked_at_even_if_nothing_is_in_it
 # ---- ports
 
 
+@pytest.mark.parametrize("host_network", [False, True], ids=["its own network", "its node's"])
+@pytest.mark.parametrize("port", [8443, 9442], ids=["first", "last"])
+def test_a_coordinator_is_probed_where_it_says_how_its_loop_is_and_meets_nobody(host_network: bool, port: int) -> None:
+    config = OperatorConfig(archive="s3://a", image="i", host_network=host_network, coordinator_metrics="0.0.0.0:9464")
+    at = port if host_network else names.COORDINATOR_PORT
+    attempt = objects.Attempt(JobRef("ml", "a", "u", 0), "a", CapturePolicy(), b"", at)
+    container = objects.pod(attempt, config)["spec"]["containers"][0]
+    probed = 2000 + port if host_network else 7445
+    assert objects.cluster_config(attempt, config).probe == f"0.0.0.0:{probed}"
+    paths = {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
+    for kind, path in paths.items():
+        assert container[f"{kind}Probe"]["httpGet"] == {"port": probed, "path": path, "scheme": "HTTP"}
+    taken = {each["name"]: each["containerPort"] for each in container["ports"]}
+    own = {"grpc": at, "probe": probed}
+    assert taken == (own if host_network else {**own, "metrics": 9464})
+    assert [each.get("hostPort") for each in container["ports"]] == ([at, probed] if host_network else [None] * 3)
+    of_others = {*range(8443, 9443), names.AGENT_PORT, 9464, 9465, 9466, *range(10_248, 10_260), *range(30_000, 32_768)}
+    assert probed not in of_others
+
+
 class Looked(Seen):
     """Knows of what everything was looked at."""
 

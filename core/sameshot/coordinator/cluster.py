@@ -31,6 +31,7 @@ from sameshot.kube.inpod import way
 from sameshot.kube.podlist import PodList
 from sameshot.kube.pods import AnyObject
 from sameshot.kube.reviews import AccessReviews, TokenReviews
+from sameshot.kube.scrape import scraped
 from sameshot.kube.tokens import FileToken
 
 log = logging.getLogger(__name__)
@@ -122,19 +123,20 @@ class ClusterCoordinator:
 
     @contextlib.asynccontextmanager
     async def _probed(self) -> AsyncIterator[None]:
-        """Metrics and probes, where they are asked for; nothing of them is imported elsewhere."""
-        if not self.config.metrics:
-            yield
-            return
-        from sameshot.coordinator.metrics import CoordinatorMetrics
-        from sameshot.kube.scrape import scraped
-
-        tallies = {"token": self.tokens.tally, "access": self.rights.tally}
-        metrics = CoordinatorMetrics(self.server.config, self.server.book, tallies, self.policy)
+        """Probes and metrics, each where it is asked for; nothing of metrics is imported elsewhere. Threads answer
+        which know of this one's loop only when it last turned."""
         beating = asyncio.create_task(self._beat())
         try:
-            with scraped(self.config.metrics, metrics, self) as address:
-                log.info("metrics and probes at %s", address)
+            with contextlib.ExitStack() as stack:
+                if self.config.probe:
+                    log.info("probes at %s", stack.enter_context(scraped(self.config.probe, None, self)))
+                if self.config.metrics:
+                    from sameshot.coordinator.metrics import CoordinatorMetrics
+
+                    tallies = {"token": self.tokens.tally, "access": self.rights.tally}
+                    metrics = CoordinatorMetrics(self.server.config, self.server.book, tallies, self.policy)
+                    address = stack.enter_context(scraped(self.config.metrics, metrics, self))
+                    log.info("metrics and probes at %s", address)
                 yield
         finally:
             beating.cancel()

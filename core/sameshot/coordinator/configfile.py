@@ -5,7 +5,8 @@ are the fields' names, paths are those inside the coordinator's container, an un
 
     {"job": {"namespace": "ml", "name": "llama-7b", "uid": "0b1c…", "attempt": 0}, "archive": "s3://traces/prod"}
 
-The port opens once it serves, so a tcpSocket probe tells whether it is ready.
+The port opens once it serves. Whether it still does tells `probe`: a port stays open, and takes connections, however
+long the process behind it stands still.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     - `listen`: host:port.
     - `tls_certificate`, `tls_key`: PEM, the certificate for `names.coordinator_host(job)`; read anew when replaced.
     - `operator`: the username of the operator's account. It alone may call Retire, and it may call Describe.
-    - `metrics`: host:port of the Prometheus endpoint; empty: none.
+    - `probe`: host:port that answers the kubelet's probes, `/healthz` and `/readyz`, and nothing else; empty: none.
+    - `metrics`: host:port of the Prometheus endpoint, which needs prometheus-client; empty: none.
 
     **How it calls**
     - `agents_namespace`: where the agents' pods are (`names.AGENT_SELECTOR`).
@@ -69,6 +71,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     tls_certificate: Path = FOLDER / "tls/tls.crt"
     tls_key: Path = FOLDER / "tls/tls.key"
     operator: str = names.username_of(names.SYSTEM_NAMESPACE, names.OPERATOR_ACCOUNT)
+    probe: str = ""
     metrics: str = ""
 
     agents_namespace: str = names.AGENTS_NAMESPACE

@@ -33,6 +33,10 @@ COORDINATOR_PRIORITY = "sameshot-coordinator"
 
 COORDINATOR_PORT = 7443
 AGENT_PORT = 7444
+PROBE_PORT = 7445
+"""A coordinator's, for its kubelet."""
+PROBE_PORTS_AFTER = 2000
+"""On their nodes' network coordinators have ports of their own each, and this one so far after it, beyond them all."""
 METRICS_PORT = 9464
 
 JOB_UID = f"{GROUP}/job-uid"

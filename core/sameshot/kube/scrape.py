@@ -9,7 +9,7 @@ connect is the network policy's to say. Whoever can connect must not be able to 
 connection lasts for seconds in all, however busy it looks, and where there are many the oldest makes room for the
 newest, which a probe is for the millisecond that it takes.
 
-prometheus-client is imported here only, so a part without metrics needs none.
+prometheus-client is imported here only, and where there is a collector, so a part without metrics needs none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from sameshot.errors import UsageError
@@ -50,15 +50,17 @@ class Collector(Protocol):
 
 
 @contextlib.contextmanager
-def scraped(listen: str, collector: Collector, health: Health) -> Iterator[str]:
-    """Serve at `host:port` (port 0: any) as long as this lasts; gives the address in force. Raises UsageError."""
+def scraped(listen: str, collector: Collector | None, health: Health) -> Iterator[str]:
+    """Serve at `host:port` (port 0: any) as long as this lasts; gives the address in force. Without a collector: only
+    probes. Raises UsageError."""
     found = parted(listen)
     if found is None:
         raise UsageError(f"{listen!r} is no address for metrics; use host:port, as in 0.0.0.0:9464.")
     try:
         server = _Server(found, _handler(collector, health))
     except (OSError, OverflowError) as error:
-        raise UsageError(f"Metrics can't be served at {listen}: {error}.") from None
+        what = "Probes can't be answered" if collector is None else "Metrics can't be served"
+        raise UsageError(f"{what} at {listen}: {error}.") from None
     thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="sameshot-metrics", daemon=True)
     thread.start()
     try:
@@ -68,12 +70,23 @@ def scraped(listen: str, collector: Collector, health: Health) -> Iterator[str]:
         server.server_close()
 
 
-def _handler(collector: Collector, health: Health) -> type[http.server.BaseHTTPRequestHandler]:
+def _exposing(collector: Collector) -> Callable[[str], tuple[bytes, str]]:
+    """Of an Accept header the text to answer, and its type."""
     from prometheus_client import CollectorRegistry, ProcessCollector, exposition
 
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(collector)
+
+    def expose(accept: str) -> tuple[bytes, str]:
+        encode, content_type = exposition.choose_encoder(accept)
+        return encode(registry), content_type
+
+    return expose
+
+
+def _handler(collector: Collector | None, health: Health) -> type[http.server.BaseHTTPRequestHandler]:
+    expose = None if collector is None else _exposing(collector)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         timeout = CONNECTION_LASTS_S
@@ -84,10 +97,9 @@ def _handler(collector: Collector, health: Health) -> type[http.server.BaseHTTPR
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0]
-            if path == "/metrics":
-                encode, content_type = exposition.choose_encoder(self.headers.get("Accept", ""))
+            if path == "/metrics" and expose is not None:
                 try:
-                    self._say(200, encode(registry), content_type)
+                    self._say(200, *expose(self.headers.get("Accept", "")))
                 except Exception:
                     log.exception("metrics could not be read")
                     self._say(500, b"see the log\n")
@@ -96,7 +108,7 @@ def _handler(collector: Collector, health: Health) -> type[http.server.BaseHTTPR
             elif path == "/readyz":
                 self._tell(health.dead() or health.waits_for())
             else:
-                self._say(404, b"/metrics, /healthz, /readyz\n")
+                self._say(404, b"/healthz, /readyz\n" if expose is None else b"/metrics, /healthz, /readyz\n")
 
         def _tell(self, problem: str) -> None:
             self._say(503 if problem else 200, f"{problem or 'ok'}\n".encode())

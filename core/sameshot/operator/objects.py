@@ -195,6 +195,7 @@ def cluster_config(attempt: Attempt, config: OperatorConfig) -> ClusterConfig:
         series=attempt.series,
         listen=f"0.0.0.0:{attempt.port}",
         operator=names.username_of(config.system_namespace, config.account),
+        probe=f"0.0.0.0:{probe_port(attempt.port, config)}",
         metrics="" if config.host_network else config.coordinator_metrics,
         agents_namespace=config.agents_namespace,
         api_server=config.coordinators_api_server or config.api_server,
@@ -222,7 +223,7 @@ def service(attempt: Attempt, config: OperatorConfig) -> Json:
 
 def pod(attempt: Attempt, config: OperatorConfig) -> Json:
     """It passes the restricted Pod Security Standard. What it is made from stands in an annotation."""
-    job, port = attempt.job, attempt.port
+    job, port, probed = attempt.job, attempt.port, probe_port(attempt.port, config)
     name = names.coordinator_of(job)
     archives = ("sameshot-archive", f"sameshot-archive-{job.namespace}")
     container: Json = {
@@ -231,10 +232,13 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
         "args": ["coordinator", "--config", f"{FOLDER}/config.json"],
         "env": [{"name": "HOME", "value": "/tmp"}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
         "envFrom": [{"secretRef": {"name": each, "optional": True}} for each in archives],
-        "ports": [{"name": PORT, "containerPort": port, "protocol": "TCP"}],
-        "startupProbe": _probe(port, period_s=1, failures=60),
-        "readinessProbe": _probe(port, period_s=5, failures=2),
-        "livenessProbe": _probe(port, period_s=20, failures=6),
+        "ports": [
+            {"name": PORT, "containerPort": port, "protocol": "TCP"},
+            {"name": "probe", "containerPort": probed, "protocol": "TCP"},
+        ],
+        "startupProbe": _probe(probed, "/readyz", period_s=1, failures=60),
+        "readinessProbe": _probe(probed, "/readyz", period_s=5, failures=2),
+        "livenessProbe": _probe(probed, "/healthz", period_s=20, failures=3),
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
@@ -257,7 +261,8 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
     }
     annotations: Json = {}
     if config.host_network:
-        container["ports"][0]["hostPort"] = port
+        for each in container["ports"]:
+            each["hostPort"] = each["containerPort"]
     elif scraped := config.coordinator_metrics.rpartition(":")[2]:
         container["ports"].append({"name": "metrics", "containerPort": int(scraped), "protocol": "TCP"})
         marks = {"scrape": "true", "port": scraped, "path": "/metrics"}
@@ -365,6 +370,11 @@ def port_now(config: OperatorConfig, service: Json | None) -> int | None:
     return now if isinstance(now, int) and first <= now < first + count else None
 
 
+def probe_port(port: int, config: OperatorConfig) -> int:
+    """Where the coordinator of that port answers probes; on the nodes' network no two are the same there, either."""
+    return port + max(names.PROBE_PORTS_AFTER, config.ports) if config.host_network else names.PROBE_PORT
+
+
 def refused(error: ApiError) -> str:
     """A reason for a condition: what the API server's answer means."""
     reasons = {401: "Unauthorized", 403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Gone", 422: "Invalid"}
@@ -409,9 +419,14 @@ def _selector(job: JobRef) -> dict[str, str]:
     }
 
 
-def _probe(port: int, *, period_s: int, failures: int) -> Json:
-    """The port opens once it serves."""
-    return {"tcpSocket": {"port": port}, "periodSeconds": period_s, "timeoutSeconds": 3, "failureThreshold": failures}
+def _probe(port: int, path: str, *, period_s: int, failures: int) -> Json:
+    """No look at whether its own port is open: a process that stands still takes connections all the same."""
+    return {
+        "httpGet": {"port": port, "path": path, "scheme": "HTTP"},
+        "periodSeconds": period_s,
+        "timeoutSeconds": 3,
+        "failureThreshold": failures,
+    }
 
 
 def _files(name: str) -> list[Json]:
