@@ -244,7 +244,7 @@ def test_a_server_that_lists_and_refuses_to_be_watched_is_asked_ever_more_rarely
         return [record.args[1] for record in caplog.records if isinstance(record.args, tuple)]
 
     async def go() -> None:
-        dirs = PodDirs(Unwatched(api.url, watch_s=1), node="node-a", root=node.root, spool=node.spool)
+        dirs = PodDirs(Unwatched(api.url, part="test", watch_s=1), node="node-a", root=node.root, spool=node.spool)
         async with started(dirs):
             await until(lambda: len(pauses()) == 5, "it has failed five times")
             assert pauses() == [0.05, 0.1, 0.2, 0.4, 0.4]

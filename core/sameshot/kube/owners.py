@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from sameshot.kube.api import ApiError, Reader
+from sameshot.kube.api import TROUBLES, ApiError, Reader
 from sameshot.kube.deep import decoded
 from sameshot.kube.pods import AnyObject, Owner, Pod, controller_of
 from sameshot.model import JobRef
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 2_000
 UNREAD_FOR_S = 30.0  # then an owner that could not be read is asked for again
+FAILED_FOR_S = 5.0  # the same where there was no answer: a hundred pods of one owner do not wait for it one by one
 MAX_HEIGHT = 5
 MAX_NAME = 253
 # (group, kind) → the resource's name in the API's paths
@@ -44,10 +45,12 @@ class Whose(msgspec.Struct, frozen=True):
 
 
 class _Seen(msgspec.Struct, frozen=True):
-    """What is above an owner. `until` (the clock's seconds): it could not be read, and is asked for again then."""
+    """What is above an owner. `until` (the clock's seconds): it could not be read, and is asked for again then.
+    `trouble`: it is not even known whether it can be."""
 
     above: Owner | None
     until: float | None = None
+    trouble: Exception | None = None
 
 
 class Owners:
@@ -65,7 +68,8 @@ class Owners:
     def job_of(self, pod: Pod) -> Whose:
         """The job attempt of this pod; a pod that nobody controls is a job of its own.
 
-        Raises OSError or HTTPException where the API can't be asked: then it is not known, and to be asked again.
+        Raises OSError or HTTPException where the API can't be asked: then it is not known, and to be asked again; for
+        some seconds the answer is the same without asking.
         """
         return self.top_of(pod)[0]
 
@@ -88,12 +92,17 @@ class Owners:
         if path is None:
             return _Seen(None)
         before = self._seen.get((namespace, owner))
-        if before is not None and (before.until is None or self._clock() < before.until):
-            return before
-        seen = self._seen[namespace, owner] = self._read(path, owner, said=before is not None)
-        while len(self._seen) > MAX_REMEMBERED:
-            self._seen.popitem(last=False)
-        return seen
+        if before is None or (before.until is not None and self._clock() >= before.until):
+            try:
+                before = self._read(path, owner, said=before is not None and before.trouble is None)
+            except TROUBLES as error:
+                before = _Seen(None, self._clock() + FAILED_FOR_S, error)
+            self._seen[namespace, owner] = before
+            while len(self._seen) > MAX_REMEMBERED:
+                self._seen.popitem(last=False)
+        if before.trouble is not None:
+            raise before.trouble.with_traceback(None)
+        return before
 
     def _read(self, path: str, owner: Owner, *, said: bool) -> _Seen:
         try:

@@ -1,28 +1,29 @@
 """The armed pods of a node or of a namespace, and whose they are, as the API server last said.
 
-One thread lists and follows them, another asks again for jobs that could not be told. While the server is away the last
-list holds.
+One thread lists and follows them, and another one asks whose they are: an answer that does not come keeps no pod from
+being seen. While the server is away the last list holds.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from sameshot.kube import names
-from sameshot.kube.api import TROUBLES, Api
+from sameshot.kube.api import Api
 from sameshot.kube.deep import decoded
 from sameshot.kube.follow import Follower
-from sameshot.kube.owners import Owners
+from sameshot.kube.owners import Owners, Whose
 from sameshot.kube.pods import Pod, PodObject, pod_of, unarmed_of
 from sameshot.model import JobRef
 
 log = logging.getLogger(__name__)
 
-ASK_AGAIN_S = 2.0  # for a job that is not known yet; owners that can't be read are asked for at their own pace
+ASK_AGAIN_S = 2.0  # for a job that is not known yet; owners that can't be read or fail are asked for at their own pace
 
 
 class Armed(msgspec.Struct, frozen=True):
@@ -56,6 +57,10 @@ class PodList:
         self._armed: dict[str, Armed] = {
             each.pod.uid: each if each.final else Armed(each.pod) for each in known
         }  # by pod uid
+        self._news = threading.Event()  # pods whose jobs are to be asked for
+        self._told = False  # of all pods, once
+        self._tried = threading.Event()  # to tell the jobs of all of these
+        self._why = ""  # some jobs are not known, as was said last
         query = {"labelSelector": names.ARMED_SELECTOR}
         self._follower: Follower[Pod] = Follower(
             api,
@@ -72,12 +77,18 @@ class PodList:
         self._children_of = uid
 
     def start(self, within_s: float) -> bool:
-        """Begin to follow; whether the server has answered within that time."""
+        """Begin to follow; whether the server has told of all pods within that time, by which their jobs are known if
+        that can be had."""
+        ends = time.monotonic() + within_s
         threading.Thread(target=self._keep_resolving, name="sameshot-owners", daemon=True).start()
-        return self._follower.start(within_s)
+        listed = self._follower.start(within_s)
+        if listed:
+            self._tried.wait(max(ends - time.monotonic(), 0.0))
+        return listed
 
     def close(self) -> None:
         self._follower.close()
+        self._news.set()
 
     @property
     def listed(self) -> bool:
@@ -101,17 +112,25 @@ class PodList:
     # --- what the server says ---------------------------------------------------------------------------------
 
     def _replace(self, pods: Sequence[Pod]) -> None:
-        armed = {pod.uid: self._with_job(pod) for pod in pods}
         with self._lock:
-            self._armed = armed
+            self._armed = {pod.uid: self._as_known(pod) for pod in pods}
+            self._told = True
+        self._news.set()
 
     def _take(self, kind: str, uid: str, pod: Pod | None) -> None:
-        armed = None if kind == "DELETED" or pod is None else self._with_job(pod)
         with self._lock:
-            if armed is None:
+            if kind == "DELETED" or pod is None:
                 self._armed.pop(uid, None)
-            else:
-                self._armed[uid] = armed
+                return
+            self._armed[uid] = self._as_known(pod)
+        self._news.set()
+
+    def _as_known(self, pod: Pod) -> Armed:
+        """Under the lock."""
+        known = self._armed.get(pod.uid)
+        if known is None or known.pod.owner != pod.owner:
+            return Armed(pod)
+        return Armed(pod, known.job, known.final)
 
     def _understood(self, raw: msgspec.Raw) -> Pod | None:
         try:
@@ -129,37 +148,36 @@ class PodList:
 
     # --- whose they are ---------------------------------------------------------------------------------------
 
-    def _with_job(self, pod: Pod) -> Armed:
-        with self._lock:
-            known = self._armed.get(pod.uid)
-        if known is None or known.pod.owner != pod.owner:
-            known = None
-        elif known.final:
-            return Armed(pod, known.job, final=True)
-        try:
-            whose = self._owners.job_of(pod)
-        except TROUBLES as error:
-            log.warning("job of pod %s not known yet why=%r", pod, str(error))
-        except Exception as error:  # its owner is whatever its maker wrote: the others are served all the same
-            log.warning("job of pod %s can't be told why=%r", pod, f"{type(error).__name__}: {error}"[:300])
-        else:
-            if known is not None and known.job not in (None, whose.job):
-                log.warning("job of pod %s is %s after all, not %s", pod, whose.job, known.job)
-            return Armed(pod, whose.job, whose.final)
-        return Armed(pod, None if known is None else known.job)
-
     def _keep_resolving(self) -> None:
-        """Beside the other thread: a watch may be quiet for a minute."""
-        while not self._follower.ending.wait(ASK_AGAIN_S):
-            try:
-                self._resolve()
-            except Exception:
-                log.exception("asking for jobs failed; begun again")
+        while True:
+            self._news.wait(ASK_AGAIN_S)
+            self._news.clear()
+            if self._follower.ending.is_set():
+                return
+            with self._lock:
+                told = self._told
+            self._resolve()
+            if told:
+                self._tried.set()
 
     def _resolve(self) -> None:
+        unknown, why = 0, ""
         for each in self.armed():
-            if not each.final:
-                resolved = self._with_job(each.pod)
-                with self._lock:
-                    if self._armed.get(each.pod.uid) is each:
-                        self._armed[each.pod.uid] = resolved
+            if each.final or self._follower.ending.is_set():
+                continue
+            try:
+                self._resolved(each, self._owners.job_of(each.pod))
+            except Exception as error:  # its owner is whatever its maker wrote: the others are served all the same
+                unknown, why = unknown + 1, why or f"pod {each.pod}: {type(error).__name__}: {error}"[:300]
+        if why not in ("", self._why):
+            log.warning("jobs of %d pods are not known yet why=%r", unknown, why)
+        self._why = why
+
+    def _resolved(self, before: Armed, whose: Whose) -> None:
+        with self._lock:
+            now = self._armed.get(before.pod.uid)
+            if now is None or (now.pod.owner, now.pod.attempt) != (before.pod.owner, before.pod.attempt):
+                return  # it is asked for as it is now
+            self._armed[now.pod.uid] = Armed(now.pod, whose.job, whose.final)
+        if before.job not in (None, whose.job):
+            log.warning("job of pod %s is %s after all, not %s", now.pod, whose.job, before.job)
