@@ -21,7 +21,7 @@ from sameshot.operator.rights import RIGHTS, Where
 pytestmark = pytest.mark.full
 
 
-@played(timings=msgspec.structs.replace(QUICK, call_s=10.0, ask_s=0.5, retry_longest_s=120.0))
+@played(max_coordinators=0, timings=msgspec.structs.replace(QUICK, call_s=10.0, ask_s=0.5, retry_longest_s=120.0))
 async def test_two_hundred_jobs_converge_and_cost_nothing_then(lab: Lab) -> None:
     jobs = [lab.job(f"job-{i}") for i in range(200)]
     bad = lab.job("bad")
