@@ -44,7 +44,7 @@ JOBSET = "jobset.sigs.k8s.io/restart-attempt"
 QUICK = Timings(
     grace_s=0.5, settle_s=0.2, remake_s=0.2, remake_longest_s=1.0, mend_longest_s=0.1, ask_s=0.1,
     settling_longest_s=0.3, end_s=0.1, end_longest_s=0.4, retry_s=0.1, retry_longest_s=0.5, sweep_s=600.0,
-    restart_s=0.2, unread_s=0.2, call_s=3.0,
+    restart_s=0.2, unread_s=0.2, unsure_s=0.4, recount_s=0.2, call_s=3.0,
 )  # fmt: skip
 JOBS = Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", status=True)
 ODD = Kind("example.com", "v1", "trainings", "Training", status=True)

@@ -6,9 +6,11 @@ import asyncio
 import base64
 import json
 from typing import Any
+from unittest.mock import patch
 
+import msgspec
 import pytest
-from operator_lab import KINDS, OPERATOR, OURS, Lab, Scripted, played, reference
+from operator_lab import KINDS, OPERATOR, OURS, QUICK, Lab, Scripted, played, reference
 from pod_security import violations
 
 from sameshot.api.transport import Endpoint, channel
@@ -16,6 +18,7 @@ from sameshot.coordinator.configfile import ClusterConfig, read_config
 from sameshot.kube import names
 from sameshot.model import JobRef
 
+Json = dict[str, Any]
 LABELLED = {
     "apiVersion": "v1",
     "kind": "Namespace",
@@ -82,7 +85,9 @@ async def test_what_is_made_is_what_a_coordinator_reads_and_what_the_strictest_n
     await lab.until(lambda: lab.own("pods", job))
     config, service = lab.own("configmaps", job) or {}, lab.own("services", job) or {}
     told = _decoded(config["data"]["config.json"])
-    assert told == ClusterConfig(job=job, archive="s3://traces/prod", series="llama", metrics="0.0.0.0:9464")
+    assert told == ClusterConfig(
+        job=job, archive="s3://traces/prod", series="llama", probe="0.0.0.0:7445", metrics="0.0.0.0:9464"
+    )
     assert json.loads(config["data"]["policy.json"])["max_duration_ms"] == 10_000
     assert config["data"]["ca.crt"].startswith("-----BEGIN CERTIFICATE-----")
 
@@ -223,6 +228,66 @@ async def test_workers_are_counted_until_they_are_complete_and_again_when_pods_c
     lab.of(job).registered = 4
     lab.pod("llama-more", owner=lab.api.get("jobs.batch", "ml", "llama"), size=2)
     await lab.until(lambda: (lab.status(job)["registered"], lab.status(job)["expected"]) == (4, 4))
+
+
+@played(timings=msgspec.structs.replace(QUICK, recount_s=1.0))
+async def test_fifty_pods_that_come_to_a_job_that_runs_are_counted_a_few_times(lab: Lab) -> None:
+    job = lab.job("llama")
+    await lab.operate()
+    await ready(lab, job)
+    since, before = len(lab.api.log), lab.of(job).described
+    owner = lab.api.get("jobs.batch", "ml", "llama")
+    for i in range(50):
+        lab.pod(f"llama-more-{i}", owner=owner)
+        await asyncio.sleep(0.02)
+    lab.of(job).registered = 51
+    await lab.until(lambda: (lab.status(job)["registered"], lab.status(job)["expected"]) == (51, 51))
+    await lab.quiet(0.3)
+    assert lab.of(job).described - before <= 8, "one a second and, at the end, with growing pauses"
+    writes = [each for each in lab.api.writes(since, user=OPERATOR) if each.resource == "capturecoordinators"]
+    assert len(writes) <= 6
+
+
+def owned(lab: Lab, kind: str, name: str, owner: Json | None = None) -> Json:
+    meta = {"name": name, "namespace": "ml", "ownerReferences": [] if owner is None else [reference(owner)]}
+    return lab.api.make({"apiVersion": "apps/v1", "kind": kind, "metadata": meta})
+
+
+def coordinators_of(lab: Lab) -> dict[str, str]:
+    found = lab.api.list("capturecoordinators.sameshot.dev", "ml")
+    return {each["spec"]["job"]["name"]: each.get("status", {}).get("phase", "") for each in found}
+
+
+@played(timings=msgspec.structs.replace(QUICK, unsure_s=60.0))
+@patch("sameshot.kube.owners.UNREAD_FOR_S", 0.1)
+async def test_an_owner_that_can_not_be_read_for_a_moment_is_not_taken_for_the_job(lab: Lab) -> None:
+    lab.api.fail(403, verb="get", resource="replicasets", user=OPERATOR)
+    owner = owned(lab, "ReplicaSet", "serve-1", owned(lab, "Deployment", "serve"))
+    await lab.operate()
+    lab.pod("serve-1-a", owner=owner)
+    await lab.until(lambda: lab.api.count(verb="get", resource="replicasets") >= 2)
+    assert coordinators_of(lab) == {}
+    lab.api.fail(0)
+    await lab.until(lambda: coordinators_of(lab) == {"serve": "Ready"})
+
+
+@played()
+@patch("sameshot.kube.owners.UNREAD_FOR_S", 0.1)
+async def test_what_was_taken_for_the_job_for_long_ends_when_the_job_is_known(lab: Lab) -> None:
+    lab.api.fail(403, verb="get", resource="replicasets", user=OPERATOR)
+    owner = owned(lab, "ReplicaSet", "serve-1", owned(lab, "Deployment", "serve"))
+    await lab.operate()
+    lab.pod("serve-1-a", owner=owner)
+    await lab.until(lambda: coordinators_of(lab) == {"serve-1": "Ready"})
+    lab.api.fail(0)
+    wrong = JobRef("ml", "serve-1", owner["metadata"]["uid"], 0)
+    await lab.until(lambda: coordinators_of(lab) == {"serve-1": "Finished", "serve": "Ready"})
+    await lab.rest()
+    await lab.operate()
+    await lab.until(lambda: not lab.left(wrong))
+    lab.api.delete("pods", "ml", "serve-1-a", gracePeriodSeconds=0)
+    await lab.quiet(0.3)
+    assert coordinators_of(lab)["serve-1"] == "Finished"
 
 
 @played()

@@ -65,6 +65,13 @@ def test_pods_that_live_get_a_coordinator_also_where_their_job_can_not_be_read(e
     assert steps(World(alive=1, end=end, looked_at=NOW)) == [Do.MAKE_COORDINATOR]
 
 
+def test_while_it_is_not_sure_that_this_is_the_job_minutes_are_waited() -> None:
+    unsure = World(alive=1, end=End.RUNS, looked_at=NOW, unsure_since=NOW)
+    assert decide(unsure, NOW + 1, T) == msgspec.structs.replace(NOTHING, again_at=NOW + T.unsure_s)
+    assert steps(unsure, NOW + T.unsure_s) == [Do.MAKE_COORDINATOR]
+    assert steps(served(unsure_since=NOW, describe_at=NOW)) == [Do.DESCRIBE], "who has one keeps it"
+
+
 def test_pods_whose_job_is_gone_get_none_and_the_job_is_looked_for_after_growing_pauses() -> None:
     world = World(alive=1, end=End.GONE, looked_at=NOW, looks=3)
     assert decide(world, NOW, T) == msgspec.structs.replace(NOTHING, again_at=NOW + 8)

@@ -32,6 +32,7 @@ class ArmedPod(msgspec.Struct, frozen=True):
     job: JobRef | None = None
     top: Owner | None = None
     final: bool = False
+    was: frozenset[str] = frozenset()  # uids of what was taken for the job before
 
 
 def key_of(job: JobRef) -> JobKey:
@@ -55,12 +56,22 @@ class ArmedPods:
         self._again_s = again_s
         self._pods: dict[str, ArmedPod] = {}  # by uid
         self._of: dict[JobKey, dict[str, ArmedPod]] = {}
+        self._below: dict[JobKey, set[str]] = {}  # pods by what was, or might have been, taken for their job
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._untried: set[str] = set()
         self._tried = asyncio.Event()
 
     def of(self, key: JobKey) -> Collection[ArmedPod]:
         return self._of.get(key, {}).values()
+
+    def sure(self, key: JobKey) -> bool:
+        """Whether of one of its pods it is known that this is the job."""
+        return any(each.final for each in self.of(key))
+
+    def moved(self, key: JobKey) -> bool:
+        """Whether this was only on the way up to the job of some pod."""
+        pods = (self._pods[uid] for uid in self._below.get(key, ()))
+        return any(each.final and each.job is not None and key_of(each.job) != key for each in pods)
 
     def keys(self) -> Iterable[JobKey]:
         return list(self._of)
@@ -114,6 +125,8 @@ class ArmedPods:
             if each is not None and each.job is not None:
                 self._of.get(key_of(each.job), {}).pop(uid, None)
         self._pods[uid] = armed
+        for key in self._keys_of(armed):
+            self._below.setdefault(key, set()).add(uid)
         if armed.job is not None:
             self._of.setdefault(key_of(armed.job), {})[uid] = armed
         for each in (before, armed):
@@ -123,7 +136,15 @@ class ArmedPods:
         before = self._pods.pop(uid, None)
         if before is not None and before.job is not None:
             self._of.get(key_of(before.job), {}).pop(uid, None)
+        for key in () if before is None else self._keys_of(before):
+            self._below.get(key, set()).discard(uid)
+            if not self._below.get(key):
+                self._below.pop(key, None)
         self._tell(before)
+
+    def _keys_of(self, armed: ArmedPod) -> set[JobKey]:
+        uids = {*armed.was, *(each.uid for each in (armed.job, armed.pod.owner) if each is not None)}
+        return {(armed.pod.namespace, uid) for uid in uids}
 
     def _tell(self, armed: ArmedPod | None) -> None:
         if armed is not None and armed.job is not None:
@@ -162,7 +183,8 @@ class ArmedPods:
                 return
             if found is not None and now.pod.owner == armed.pod.owner and now.pod.attempt == armed.pod.attempt:
                 whose, top = found
-                self._set(msgspec.structs.replace(now, job=whose.job, top=top, final=whose.final))
+                was = now.was if now.job is None else now.was | {now.job.uid}
+                self._set(msgspec.structs.replace(now, job=whose.job, top=top, final=whose.final, was=was))
                 if whose.final:
                     return
             if now.pod.ended:

@@ -32,6 +32,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mend_longest_s: float = 30.0  # the same for what only needs a patch
     calm_s: float = 600.0  # what was as it should be for so long is made again at once
     lost_s: float = 180.0  # a pod that is there so long after it should have ended is on a node that is lost
+    recount_s: float = 5.0  # while pods come and go, between two counts of workers
     ask_s: float = 1.0  # the first pause between questions to a coordinator; each is twice as long as the one before
     settling_longest_s: float = 20.0  # while it still has captures, or does not answer and is to go
     end_s: float = 2.0  # the first pause between two looks at whether a job without pods has ended
@@ -42,6 +43,7 @@ class Timings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     call_s: float = 5.0  # one call to a coordinator
     restart_s: float = 2.0  # before following begins anew after it failed
     unread_s: float = 30.0  # before an owner that could not be read is asked for again
+    unsure_s: float = 120.0  # so long that is waited for before the owner below it is taken for the job
 
 
 class Toleration(msgspec.Struct, frozen=True, omit_defaults=True):

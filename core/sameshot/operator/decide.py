@@ -87,6 +87,7 @@ def heard_after(before: Heard | None, life: str, why: Why, unsettled: int | None
 class World(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision is made from. Times are epoch seconds."""
 
+    unsure_since: float | None = None  # since when of none of them it is sure that this is their job
     alive: int = 0  # armed pods of this attempt that run or will
     placed: bool = True  # one of them has a node
     room: bool = True  # there are not too many coordinators' pods for jobs of this namespace
@@ -182,6 +183,8 @@ def _begin(world: World, now: float, timings: Timings) -> Plan:
         again = world.deleted_at + growing(timings.remake_s, world.deletions, timings.remake_longest_s)
         if now < again:
             return Plan(again_at=again)
+    if world.unsure_since is not None and now < world.unsure_since + timings.unsure_s:
+        return Plan(again_at=world.unsure_since + timings.unsure_s)
     if world.looked_at is None or (world.deleted_at is not None and world.looked_at <= world.deleted_at):
         return Plan((Step(Do.LOOK),))
     return Plan((Step(Do.MAKE_COORDINATOR),))

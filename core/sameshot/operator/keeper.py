@@ -108,6 +108,7 @@ class Keeper:
         """One attempt, once: (whether something was done, when to look again)."""
         world = self.worlds.world(job, notes)
         own = notes.attempts[job.attempt]
+        recount_at = self.worlds.recount(job, own) if world.alive else math.inf
         plan = decide(world, self._clock(), self._config.timings)
         self._note_waiting(job, world)
         makes = any(step.do is Do.MAKE_POD for step in plan.steps)
@@ -125,7 +126,7 @@ class Keeper:
         except TROUBLES as error:
             await self._tell(error, job, notes)
             raise
-        return bool(plan.steps), plan.again_at
+        return bool(plan.steps), min(plan.again_at, recount_at)
 
     def _note_waiting(self, job: JobRef, world: World) -> None:
         key, there = key_of(job), self._waiting.get(job.namespace, {})
@@ -322,7 +323,8 @@ class Keeper:
         found = self.worlds.address(job)
         timings = self._config.timings
         own.describes += 1
-        own.describe_at = self._clock() + growing(timings.ask_s, own.describes, LONGEST_UNCOUNTED_S)
+        own.described_at = self._clock()
+        own.describe_at = own.described_at + growing(timings.ask_s, own.describes, LONGEST_UNCOUNTED_S)
         if found is None:
             return
         try:
@@ -332,8 +334,8 @@ class Keeper:
             return
         own.reachable = own.answered = True
         own.registered, own.world_size, own.version = said.registered, said.world_size, said.version
-        expected = self.worlds.expected(job, own)
-        if expected is not None and own.registered is not None and own.registered >= expected:
+        own.expected, own.expected_at = self.worlds.expected(job, own), self._clock()  # told together
+        if own.expected is not None and own.registered is not None and own.registered >= own.expected:
             own.describe_at = None  # complete: nothing is asked until pods change
 
     def _unreachable(self, job: JobRef, own: Notes, error: SameshotError) -> None:

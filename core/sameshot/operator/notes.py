@@ -27,7 +27,11 @@ class Notes:
     deletions: int = 0
     counted: tuple[str, frozenset[str]] | None = None  # for which process and which pods workers were counted
     describe_at: float | None = None
+    described_at: float = -math.inf
     describes: int = 0
+    expected: int | None = None
+    expected_at: float = -math.inf  # when that was last counted
+    unsure_since: float | None = None  # since when of none of its pods it is sure that this is their job
     registered: int | None = None
     world_size: int | None = None
     version: str = ""
@@ -43,4 +47,5 @@ class JobNotes:
     looked: Looked | None = None
     looked_at: float | None = None
     looks: int = 0
+    moved: bool = False  # its pods were found to be another job's
     attempts: dict[int, Notes] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 from collections.abc import Callable
 
 import msgspec
@@ -64,13 +65,20 @@ class Worlds:
             notes.looks = 0
             if notes.looked is not None and notes.looked.end is End.ENDED:
                 notes.looked = msgspec.structs.replace(notes.looked, end=End.RUNS)  # it was begun again
-        end = self._end(notes, coordinator, bool(alive))
+        notes.moved = not self._armed.of(key) and (notes.moved or self._armed.moved(key))
+        end = End.ENDED if notes.moved else self._end(notes, coordinator, bool(alive))
+        if not alive or self._armed.sure(key):
+            own.unsure_since = None
+        elif own.unsure_since is None:
+            own.unsure_since = now
         latest = max(self._known.living(key), default=job.attempt) <= job.attempt
         counted = (facts.life if facts is not None else "", frozenset(each.pod.uid for each in alive))
         if facts is not None and facts.ready:
             own.lost_node = ""
         if facts is not None and facts.ready and own.counted != counted:
-            own.counted, own.describe_at, own.describes = counted, now, 0
+            own.counted, own.describes = counted, 0
+            pause = self.config.timings.recount_s
+            own.describe_at = min(max(now, own.described_at + pause), now + pause)
         current, wrong = self._compare(job, read, pod) if latest else (True, frozenset[Kind]())
         if facts is not None and facts.life != own.life:
             own.life, own.answered, own.version = facts.life, False, ""
@@ -78,6 +86,7 @@ class Worlds:
         own.pods = own.pods.seen(now, timings, good=facts is not None and facts.ready and current)
         own.mends = own.mends.seen(now, timings, good=not wrong)
         return World(
+            unsure_since=own.unsure_since,
             alive=len(alive),
             placed=any(each.pod.node for each in alive),
             room=pod is not None or self._known.has_room(job.namespace),
@@ -129,7 +138,7 @@ class Worlds:
             return
         own.begun = True
         status = read.status
-        own.registered, own.version = status.registered, status.version
+        own.registered, own.version, own.expected = status.registered, status.version, status.expected
         if (reached := status.condition(REACHABLE)) is not None:
             own.reachable, own.unreachable_why = reached.status == "True", reached.message
         own.world_size = status.expected
@@ -238,6 +247,17 @@ class Worlds:
         known = [size for size in sizes if size is not None]
         return sum(known) if sizes and len(known) == len(sizes) else own.world_size
 
+    def recount(self, job: JobRef, own: Notes) -> float:
+        """Count what is expected, if it is time; when it is to be counted again (epoch seconds; inf: it is right)."""
+        now, found = self._clock(), self.expected(job, own)
+        if found == own.expected:
+            return math.inf
+        again = own.expected_at + self.config.timings.recount_s
+        if own.expected is not None and own.expected_at <= now < again:
+            return again
+        own.expected, own.expected_at = found, now
+        return math.inf
+
     def address(self, job: JobRef) -> str | None:
         """Where its coordinator is called; None: nowhere yet."""
         pod = self._known.child(Kind.POD, job)
@@ -273,7 +293,7 @@ class Worlds:
             trouble=own.trouble,
             waits=self._waits(world),
             registered=own.registered if alive else read.status.registered,
-            expected=self.expected(job, own) if alive else read.status.expected,
+            expected=own.expected if alive else read.status.expected,
             version=own.version,
         )
 
@@ -284,7 +304,7 @@ class Worlds:
             " Another one is made in its place, and captures that run have two minutes, after: "
             f"kubectl delete pod -n {self.config.coordinators_namespace} {names.coordinator_of(job)}"
         )
-        return own.unreachable_why[: MAX_MESSAGE - len(by_hand)] + by_hand
+        return own.unreachable_why.removesuffix(by_hand)[: MAX_MESSAGE - len(by_hand)] + by_hand
 
     def _note(self, world: World, facts: PodFacts | None, own: Notes) -> str:
         words = [facts.note] if facts is not None else ["Its pod is gone."] if own.pods.times else []
