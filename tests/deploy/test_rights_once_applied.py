@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pytest
 from cluster_api import ClusterApi
 from cluster_rbac import Asked, User
-from cluster_store import Problem
 from kubernetes_objects import kustomized
 
 from sameshot.arm import labels
@@ -220,16 +218,6 @@ def everything(api: ClusterApi) -> set[tuple[str, str, str]]:
     }
 
 
-def remove(api: ClusterApi, documents: list[Json]) -> None:
-    """`kubectl delete -k`: one after the other, and what is gone already is none."""
-    for each in documents:
-        with contextlib.suppress(Problem):
-            kind, namespace = api._place(each)
-            api.store.delete(kind, namespace, each["metadata"]["name"])
-    while api.collect():
-        pass
-
-
 def run_a_while(api: ClusterApi) -> None:
     """What the operator makes for one job, and in a namespace that is labelled for the hook."""
     job = api.make(
@@ -254,24 +242,6 @@ def run_a_while(api: ClusterApi) -> None:
     api.make(hook_of("ml", crd["metadata"]["uid"]))
     for namespace, name in ((names.SYSTEM_NAMESPACE, "sameshot-ca"), (names.AGENTS_NAMESPACE, "sameshot-agent-tls")):
         api.make({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}})
-
-
-def test_nothing_is_left_after_it_was_removed_as_the_page_says(api: ClusterApi) -> None:
-    before = everything(api)
-    documents = without_foreign(kustomized(WHOLE))
-    api.apply(documents)
-    run_a_while(api)
-    users = {("Job", "ml", "llama")}
-    (operator,) = [
-        each for each in documents if each["kind"] == "Deployment" and "operator" in each["metadata"]["name"]
-    ]
-    remove(api, [operator])
-    for each in api.list(f"{names.COORDINATORS}.{names.GROUP}"):
-        remove(api, [each])
-    left = {kind for kind, namespace, _ in everything(api) - before if namespace == "ml"}
-    assert left == {"Job", "ConfigMap"}  # the RoleBinding went with the CaptureCoordinator
-    remove(api, documents)
-    assert everything(api) == before | users
 
 
 def test_a_removed_job_takes_along_what_was_made_for_it_in_its_namespace(installed: ClusterApi) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
+import datetime
 from typing import Any
 
 from cluster_api import ClusterApi
 from cluster_kinds import PYTORCHJOB, TRAINJOB, VOLCANO_JOB
 from cluster_store import Problem
 from kubernetes_objects import kustomized
-from operator_lab import JOBS, KINDS, ODD, OPERATOR, REPO, Lab, played, reference
+from operator_lab import JOBS, JOBSET, KINDS, ODD, OPERATOR, REPO, Lab, played, reference
 
 from sameshot.arm import labels
 from sameshot.kube import names
+from sameshot.model import JobRef
+from sameshot.operator import authority
 from sameshot.operator.access import own_image
 from sameshot.operator.rights import RIGHTS, Where
 
@@ -63,7 +67,7 @@ def owned_pod(lab: Lab, name: str, api_version: str, kind: str) -> None:
     spec = {"selector": {"matchLabels": {"a": "b"}}, "template": {"metadata": {"labels": {"a": "b"}}, "spec": {}}}
     meta = {"name": name, "namespace": "ml"}
     made = lab.api.make({"apiVersion": api_version, "kind": kind, "metadata": meta, "spec": spec})
-    lab.pod(f"{name}-0", owner=made)
+    lab.pod(f"{name}-0", owner=made, labels={JOBSET: "0"} if kind == "JobSet" else {})
 
 
 @played()
@@ -96,15 +100,24 @@ async def test_each_right_that_it_has_is_used_and_none_that_it_has_not_is_missed
     for api_version, kinds in OWNERS.items():
         for kind in kinds:
             owned_pod(lab, f"{kind.lower()}-{api_version.split('.')[0].replace('/', '-')}", api_version, kind)
-    lab.pod("alone")
+    alone = JobRef("ml", "alone", lab.pod("alone")["metadata"]["uid"], 0)
+    made = api.get("jobsets.jobset.x-k8s.io", "ml", "jobset-jobset")
+    jobset = JobRef("ml", "jobset-jobset", made["metadata"]["uid"], 0)
     await lab.operate()
     await lab.rest()
+    ageing = authority.new(datetime.datetime.now(datetime.UTC) - 300 * authority.DAY)
+    old = {key: base64.b64encode(value).decode() for key, value in ageing.data.items()}
+    api.change("secrets", names.SYSTEM_NAMESPACE, "sameshot-ca", {"data": old})
+    await lab.operate()
+    await lab.rest()
+    assert "next.crt" in api.get("secrets", names.SYSTEM_NAMESPACE, "sameshot-ca")["data"], "one that ends soon"
     for place, name in ((names.SYSTEM_NAMESPACE, "sameshot-ca"), (names.AGENTS_NAMESPACE, "sameshot-agent-tls")):
         api.delete("secrets", place, name)
     for what in ("configmaps", "capturecoordinators"):
         api.fail(409, verb="create", resource=what, user=OPERATOR, times=1)  # somebody else was first
     await lab.operate()
-    await lab.until(lambda: lab.phase(job) == "Ready")
+    for each in (job, jobset, alone):
+        await lab.until(lambda each=each: lab.phase(each) == "Ready")
     await lab.until(lambda: api.find("configmaps", "idle", labels.HOOK_CONFIGMAP))
     await lab.quiet(0.3)
 
