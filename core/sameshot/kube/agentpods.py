@@ -50,7 +50,7 @@ class AgentPod(msgspec.Struct, frozen=True):
         return "" if self.ready else f"its pod {self.name} is not Ready{why}"
 
     @property
-    def rank(self) -> tuple[bool, bool, bool, str, str]:
+    def precedence(self) -> tuple[bool, bool, bool, str, str]:
         """Of two on one node the larger one serves it: the newest of those that are ready."""
         return self.callable, self.ready, not self.deleting, self.created, self.uid
 
@@ -95,7 +95,7 @@ class AgentPods:
             if self._best is None:
                 self._best = {}
                 for pod in self._pods.values():
-                    if pod.node not in self._best or self._best[pod.node].rank < pod.rank:
+                    if pod.node not in self._best or self._best[pod.node].precedence < pod.precedence:
                         self._best[pod.node] = pod
             return self._best
 
