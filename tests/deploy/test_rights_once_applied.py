@@ -20,7 +20,7 @@ from sameshot.kube.coordinators import Job, Spec, path_of
 from sameshot.kube.reviews import AccessReviews, TokenReviews
 from sameshot.kube.tokens import RequestedToken
 from sameshot.model import CapturePolicy, JobRef
-from sameshot.operator import objects
+from sameshot.operator import coordinatorpod, objects
 from sameshot.operator.authority import Pair
 from sameshot.operator.config import OperatorConfig
 from sameshot.operator.hooks import hook_of
@@ -235,7 +235,7 @@ def run_a_while(api: ClusterApi) -> None:
     for each in (
         objects.account(ref, CONFIG), objects.binding(ref, CONFIG, made["metadata"]["uid"]),
         objects.secret(ref, CONFIG, Pair(b"c", b"k")), objects.config_map(attempt, CONFIG),
-        objects.service(attempt, CONFIG), objects.pod(attempt, CONFIG),
+        objects.service(attempt, CONFIG), coordinatorpod.pod(attempt, CONFIG),
     ):  # fmt: skip
         api.make(each)
     crd = api.get("customresourcedefinitions.apiextensions.k8s.io", "", f"{names.COORDINATORS}.{names.GROUP}")

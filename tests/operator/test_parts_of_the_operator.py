@@ -22,7 +22,7 @@ from sameshot.kube.coordinators import Job as JobPart
 from sameshot.kube.inpod import Way
 from sameshot.kube.pods import Owner
 from sameshot.model import CapturePolicy, JobRef
-from sameshot.operator import objects, run
+from sameshot.operator import coordinatorpod, objects, run
 from sameshot.operator.armed import ArmedPods
 from sameshot.operator.config import OperatorConfig
 from sameshot.operator.decide import End
@@ -370,7 +370,7 @@ def test_a_coordinator_is_probed_where_it_says_how_its_loop_is_and_meets_nobody(
     config = OperatorConfig(archive="s3://a", image="i", host_network=host_network, coordinator_metrics="0.0.0.0:9464")
     at = port if host_network else names.COORDINATOR_PORT
     attempt = objects.Attempt(JobRef("ml", "a", "u", 0), "a", CapturePolicy(), b"", at)
-    container = objects.pod(attempt, config)["spec"]["containers"][0]
+    container = coordinatorpod.pod(attempt, config)["spec"]["containers"][0]
     probed = 2000 + port if host_network else 7445
     assert objects.cluster_config(attempt, config).probe == f"0.0.0.0:{probed}"
     paths = {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}

@@ -14,7 +14,7 @@ from operator_lab import OPERATOR, QUICK, Lab, played
 from sameshot.errors import UsageError
 from sameshot.kube import names
 from sameshot.model import CapturePolicy, JobRef
-from sameshot.operator import objects
+from sameshot.operator import coordinatorpod, objects
 from sameshot.operator.childpods import facts_of
 from sameshot.operator.config import OperatorConfig, Toleration
 from sameshot.operator.mending import to_mend
@@ -22,7 +22,9 @@ from sameshot.operator.objects import Kind
 
 Json = dict[str, Any]
 JOB = JobRef("ml", "llama", "b2d7", 0)
-MADE = objects.pod(objects.Attempt(JOB, "llama", CapturePolicy(), b""), OperatorConfig(archive="s3://a", image="x:1"))
+MADE = coordinatorpod.pod(
+    objects.Attempt(JOB, "llama", CapturePolicy(), b""), OperatorConfig(archive="s3://a", image="x:1")
+)
 SIDECAR: Json = {"name": "mesh", "image": "mesh", "ports": [{"name": "grpc", "containerPort": 15001}]}
 RUNS: Json = {"name": "coordinator", "restartCount": 2, "state": {"running": {}}}
 
@@ -46,10 +48,10 @@ def admitted(made: Json) -> Json:
 
 
 def test_what_admission_made_of_a_pod_is_no_other_pod() -> None:
-    assert objects.is_current(admitted(MADE), MADE)
+    assert coordinatorpod.is_current(admitted(MADE), MADE)
     config = OperatorConfig(archive="s3://a", image="x:2")
-    later = objects.pod(objects.Attempt(JOB, "llama", CapturePolicy(), b""), config)
-    assert not objects.is_current(admitted(MADE), later)
+    later = coordinatorpod.pod(objects.Attempt(JOB, "llama", CapturePolicy(), b""), config)
+    assert not coordinatorpod.is_current(admitted(MADE), later)
 
 
 def test_the_coordinators_own_container_counts_whatever_stands_beside_it() -> None:
@@ -115,7 +117,7 @@ def test_when_a_deleted_pod_is_to_be_gone_is_read_and_what_holds_it_is_named() -
 def test_coordinators_are_scraped_where_they_serve_metrics() -> None:
     def marks(**more: Any) -> Json:
         config = OperatorConfig(archive="s3://a", image="x", **more)
-        made = objects.pod(objects.Attempt(JOB, "llama", CapturePolicy(), b""), config)
+        made = coordinatorpod.pod(objects.Attempt(JOB, "llama", CapturePolicy(), b""), config)
         return {key: value for key, value in made["metadata"]["annotations"].items() if "prometheus" in key}
 
     assert marks(coordinator_metrics="0.0.0.0:9464") == {
@@ -128,14 +130,14 @@ def test_coordinators_are_scraped_where_they_serve_metrics() -> None:
 def test_coordinators_may_be_kept_to_chosen_nodes() -> None:
     given = [Toleration.parse(each) for each in ("dedicated=infra:NoSchedule", "spot", "gpu:NoExecute")]
     config = OperatorConfig(archive="s3://a", image="x:1", node_selector=(("pool", "infra"),), tolerations=tuple(given))
-    made = objects.pod(objects.Attempt(JOB, "llama", CapturePolicy(), b""), config)
+    made = coordinatorpod.pod(objects.Attempt(JOB, "llama", CapturePolicy(), b""), config)
     assert made["spec"]["nodeSelector"] == {"pool": "infra"}
     assert made["spec"]["tolerations"] == [
         {"key": "dedicated", "value": "infra", "effect": "NoSchedule"},
         {"key": "spot", "operator": "Exists"},
         {"key": "gpu", "operator": "Exists", "effect": "NoExecute"},
     ]
-    assert not objects.is_current(MADE, made)
+    assert not coordinatorpod.is_current(MADE, made)
     assert {"nodeSelector", "tolerations"}.isdisjoint(MADE["spec"])
 
 
@@ -226,14 +228,14 @@ async def test_who_takes_our_mark_off_each_pod_is_named_and_the_coordinator_serv
     job = lab.job("llama")
 
     def strip(found: Json) -> None:
-        patch = {"metadata": {"annotations": {objects.TEMPLATE: "other"}}}
+        patch = {"metadata": {"annotations": {coordinatorpod.TEMPLATE: "other"}}}
         lab.api.change("pods", names.COORDINATORS_NAMESPACE, lab.name(job), patch)
 
     slow = msgspec.structs.replace(QUICK, remake_longest_s=30.0)
     async with happening(lab, job, strip):
         await lab.operate(timings=slow)
         await lab.until(lambda: lab.condition(job, "Reconciled").get("reason") == "Disputed")
-        assert objects.TEMPLATE in lab.condition(job, "Reconciled")["message"]
+        assert coordinatorpod.TEMPLATE in lab.condition(job, "Reconciled")["message"]
         assert lab.phase(job) == "Ready"
         assert made_and_deleted(lab)[0] <= 6
 

@@ -16,8 +16,8 @@ from sameshot.arm.hookmap import hook_configmap
 from sameshot.kube import names
 from sameshot.kube.pods import Pod
 from sameshot.model import JobRef
+from sameshot.operator import coordinatorpod, objects
 from sameshot.operator import known as known_things
-from sameshot.operator import objects
 from sameshot.operator.config import OperatorConfig
 from sameshot.operator.hooks import Hook, hook_of, judge
 from sameshot.operator.kept import MOST_BYTES, MOST_KEYS, kept
@@ -193,7 +193,7 @@ def test_of_thousands_of_attempts_so_many_are_looked_at_at_once_and_those_with_a
         given = objects.Attempt(job, "", CONFIG_POLICY, b"")
         known.note(Source.SERVICES, None, objects.service(given, CONFIG))
         if attempt in (7, 9):
-            known.note(Source.PODS, None, objects.pod(given, CONFIG))
+            known.note(Source.PODS, None, coordinatorpod.pod(given, CONFIG))
     found = known.attempts(("ml", JOB.uid))
     assert len(found) == known_things.MOST_ATTEMPTS
     assert {7, 9} < set(found)

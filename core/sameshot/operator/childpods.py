@@ -10,7 +10,8 @@ import msgspec
 
 from sameshot.arm.values import Json, inside
 from sameshot.kube import names
-from sameshot.operator.objects import CONTAINER, PORT, named
+from sameshot.operator.coordinatorpod import CONTAINER
+from sameshot.operator.objects import PORT, named
 
 
 class PodFacts(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""What the operator makes for one attempt of a job: the objects as they are to be. Pure.
+"""What the operator makes for one attempt of a job: the objects as they are to be (the pod: coordinatorpod.py). Pure.
 
 Everything but the CaptureCoordinator and the RoleBinding is in the coordinators' namespace, where owners of jobs can
 neither mint tokens nor look into pods. All of it has our labels, by which it is found again.
@@ -10,13 +10,12 @@ import base64
 import enum
 import hashlib
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
 from sameshot.arm import labels
 from sameshot.arm.values import Json, inside
-from sameshot.coordinator.configfile import AGENT_TOKEN, FOLDER, ClusterConfig
+from sameshot.coordinator.configfile import ClusterConfig
 from sameshot.kube import names
 from sameshot.kube.api import ApiError
 from sameshot.kube.coordinators import Spec, path_of
@@ -25,15 +24,8 @@ from sameshot.operator.authority import Pair
 from sameshot.operator.config import OperatorConfig
 from sameshot.operator.rights import COORDINATOR_ROLE
 
-USER = 8737
-TEMPLATE = f"{names.GROUP}/template"
-"""Annotation of a coordinator's pod: what it was made from."""
 NAME = "sameshot-coordinator"
-CONTAINER = "coordinator"
 PORT = "grpc"
-_ACCOUNT_FILES = "/var/run/secrets/kubernetes.io/serviceaccount"
-_TOKEN_LASTS_S = 3600
-_API_TOKEN_LASTS_S = 3607  # as the API server's own admission asks for
 _RBAC = "rbac.authorization.k8s.io"
 
 
@@ -116,14 +108,14 @@ def capture_coordinator(job: JobRef, spec: Spec) -> Json:
 
 
 def account(job: JobRef, config: OperatorConfig) -> Json:
-    made = _object(Kind.ACCOUNT, job, config)
+    made = object_of(Kind.ACCOUNT, job, config)
     del made["metadata"]["labels"][names.ATTEMPT]  # all attempts have it
     return {**made, "automountServiceAccountToken": False}
 
 
 def binding(job: JobRef, config: OperatorConfig, owner_uid: str) -> Json:
     """In the job's namespace; it goes with the CaptureCoordinator, which owns it."""
-    made = _object(Kind.BINDING, job, config)
+    made = object_of(Kind.BINDING, job, config)
     made["metadata"]["ownerReferences"] = [
         {
             "apiVersion": names.API_VERSION,
@@ -148,7 +140,7 @@ def binding(job: JobRef, config: OperatorConfig, owner_uid: str) -> Json:
 
 def secret(job: JobRef, config: OperatorConfig, leaf: Pair) -> Json:
     """The coordinator's certificate."""
-    return {**_object(Kind.SECRET, job, config), "type": "kubernetes.io/tls", "data": tls_data(leaf)}
+    return {**object_of(Kind.SECRET, job, config), "type": "kubernetes.io/tls", "data": tls_data(leaf)}
 
 
 def tls_data(leaf: Pair) -> dict[str, str]:
@@ -179,7 +171,7 @@ def decoded(thing: Json) -> dict[str, bytes]:
 def config_map(attempt: Attempt, config: OperatorConfig) -> Json:
     """The coordinator's files but for its certificate. Raises UsageError for a job that can't be served."""
     return {
-        **_object(Kind.CONFIG, attempt.job, config),
+        **object_of(Kind.CONFIG, attempt.job, config),
         "data": {
             "config.json": _pretty(cluster_config(attempt, config)),
             "policy.json": _pretty(attempt.policy),
@@ -205,7 +197,7 @@ def cluster_config(attempt: Attempt, config: OperatorConfig) -> ClusterConfig:
 def service(attempt: Attempt, config: OperatorConfig) -> Json:
     job = attempt.job
     return {
-        **_object(Kind.SERVICE, job, config),
+        **object_of(Kind.SERVICE, job, config),
         "spec": {
             "type": "ClusterIP",
             "selector": _selector(job),
@@ -219,119 +211,6 @@ def service(attempt: Attempt, config: OperatorConfig) -> Json:
             ],
         },
     }
-
-
-def pod(attempt: Attempt, config: OperatorConfig) -> Json:
-    """It passes the restricted Pod Security Standard. What it is made from stands in an annotation."""
-    job, port, probed = attempt.job, attempt.port, probe_port(attempt.port, config)
-    name = names.coordinator_of(job)
-    archives = ("sameshot-archive", f"sameshot-archive-{job.namespace}")
-    container: Json = {
-        "name": CONTAINER,
-        "image": config.image,
-        "args": ["coordinator", "--config", f"{FOLDER}/config.json"],
-        "env": [{"name": "HOME", "value": "/tmp"}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}],
-        "envFrom": [{"secretRef": {"name": each, "optional": True}} for each in archives],
-        "ports": [
-            {"name": PORT, "containerPort": port, "protocol": "TCP"},
-            {"name": "probe", "containerPort": probed, "protocol": "TCP"},
-        ],
-        "startupProbe": _probe(probed, "/readyz", period_s=1, failures=60),
-        "readinessProbe": _probe(probed, "/readyz", period_s=5, failures=2),
-        "livenessProbe": _probe(probed, "/healthz", period_s=20, failures=3),
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "readOnlyRootFilesystem": True,
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "resources": {
-            "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "16Mi"},
-            "limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "256Mi"},
-        },
-        "volumeMounts": [
-            {"name": "config", "mountPath": str(FOLDER), "readOnly": True},
-            {"name": "agent-token", "mountPath": str(AGENT_TOKEN.parent), "readOnly": True},
-            {"name": "api-token", "mountPath": _ACCOUNT_FILES, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},
-        ],
-    }
-    annotations: Json = {}
-    if config.host_network:
-        for each in container["ports"]:
-            each["hostPort"] = each["containerPort"]
-    elif scraped := config.coordinator_metrics.rpartition(":")[2]:
-        container["ports"].append({"name": "metrics", "containerPort": int(scraped), "protocol": "TCP"})
-        marks = {"scrape": "true", "port": scraped, "path": "/metrics"}
-        annotations = {f"prometheus.io/{key}": value for key, value in marks.items()}
-    spec: Json = {
-        "serviceAccountName": names.account_of(job),
-        "automountServiceAccountToken": False,  # by projection below, with the one for agents
-        "enableServiceLinks": False,
-        "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": 150,  # longer than its drain_s: captures that run are waited for
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container],
-        "volumes": [
-            {"name": "config", "projected": {"defaultMode": 0o440, "sources": _files(name)}},
-            {
-                "name": "agent-token",
-                "projected": {
-                    "defaultMode": 0o440,
-                    "sources": [
-                        {
-                            "serviceAccountToken": {
-                                "audience": names.AGENT_AUDIENCE,
-                                "expirationSeconds": _TOKEN_LASTS_S,
-                                "path": AGENT_TOKEN.name,
-                            }
-                        }
-                    ],
-                },
-            },
-            {"name": "api-token", "projected": {"defaultMode": 0o440, "sources": _api_files()}},
-            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
-        ],
-    }
-    if config.host_network:
-        spec["hostNetwork"] = True
-        spec["dnsPolicy"] = "ClusterFirstWithHostNet"
-    if config.priority_class:
-        spec["priorityClassName"] = config.priority_class
-    if config.pull_secrets:
-        spec["imagePullSecrets"] = [{"name": each} for each in config.pull_secrets]
-    if config.node_selector:
-        spec["nodeSelector"] = dict(config.node_selector)
-    if config.tolerations:
-        spec["tolerations"] = [msgspec.to_builtins(each) for each in config.tolerations]
-    made = _object(Kind.POD, job, config)
-    made["metadata"]["annotations"] |= annotations | {
-        TEMPLATE: _digest(spec, cluster_config(attempt, config)),
-        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",  # as for any pod that nobody would make again
-    }
-    return {**made, "spec": spec}
-
-
-def is_current(have: Json, want: Json) -> bool:
-    """Whether a pod was made from what it would be made from now.
-
-    What admission made of it (another registry, a digest for a tag, a container beside ours) would be the same the next
-    time, and is the cluster's business.
-    """
-
-    def made_from(thing: Json) -> object:
-        return inside(thing, "metadata", "annotations").get(TEMPLATE)
-
-    return made_from(have) == made_from(want)
 
 
 def named(things: object, name: str) -> Json:
@@ -385,7 +264,8 @@ def coordinator_path(job: JobRef, *, status: bool = False) -> str:
     return path_of(job.namespace, names.coordinator_of(job), status=status)
 
 
-def _object(kind: Kind, job: JobRef, config: OperatorConfig) -> Json:
+def object_of(kind: Kind, job: JobRef, config: OperatorConfig) -> Json:
+    """What all have in common."""
     return {
         "apiVersion": "v1" if kind is not Kind.BINDING else f"{_RBAC}/v1",
         "kind": kind.value,
@@ -419,42 +299,5 @@ def _selector(job: JobRef) -> dict[str, str]:
     }
 
 
-def _probe(port: int, path: str, *, period_s: int, failures: int) -> Json:
-    """No look at whether its own port is open: a process that stands still takes connections all the same."""
-    return {
-        "httpGet": {"port": port, "path": path, "scheme": "HTTP"},
-        "periodSeconds": period_s,
-        "timeoutSeconds": 3,
-        "failureThreshold": failures,
-    }
-
-
-def _files(name: str) -> list[Json]:
-    keys = ("config.json", "policy.json", "ca.crt")
-    return [
-        {"configMap": {"name": name, "items": [{"key": key, "path": key} for key in keys]}},
-        {"secret": {"name": name, "items": [{"key": key, "path": f"tls/{key}"} for key in ("tls.crt", "tls.key")]}},
-    ]
-
-
-def _api_files() -> list[Json]:
-    return [
-        {"serviceAccountToken": {"expirationSeconds": _API_TOKEN_LASTS_S, "path": "token"}},
-        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-        {
-            "downwardAPI": {
-                "items": [
-                    {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}},
-                ]
-            }
-        },
-    ]
-
-
 def _pretty(value: msgspec.Struct) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
-
-
-def _digest(*parts: Any) -> str:
-    whole = b"\0".join(msgspec.json.encode(each, order="deterministic") for each in parts)
-    return hashlib.sha256(whole).hexdigest()[:16]

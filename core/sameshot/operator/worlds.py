@@ -15,7 +15,7 @@ from sameshot.kube import names
 from sameshot.kube.coordinators import CaptureCoordinator, PodPlace
 from sameshot.model import JobRef
 from sameshot.operator import authority as certificates
-from sameshot.operator import objects
+from sameshot.operator import coordinatorpod, objects
 from sameshot.operator.armed import ArmedPods, JobKey, key_of
 from sameshot.operator.childpods import PodFacts, facts_of
 from sameshot.operator.conditions import MAX_MESSAGE, REACHABLE, Facts, retired, stamp
@@ -182,7 +182,7 @@ class Worlds:
                     wrong.add(kind)
             elif to_mend(kind, want, have) is not None:
                 wrong.add(kind)
-        return pod is None or objects.is_current(pod, wants[Kind.POD]), frozenset(wrong)
+        return pod is None or coordinatorpod.is_current(pod, wants[Kind.POD]), frozenset(wrong)
 
     def serves(self, have: Json, job: JobRef) -> bool:
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
@@ -203,7 +203,7 @@ class Worlds:
             Kind.SECRET: objects.secret(job, config, leaf),
             Kind.CONFIG: objects.config_map(attempt, config),
             Kind.SERVICE: objects.service(attempt, config),
-            Kind.POD: objects.pod(attempt, config),
+            Kind.POD: coordinatorpod.pod(attempt, config),
         }
 
     def _attempt(self, read: CaptureCoordinator) -> Attempt:
@@ -321,7 +321,7 @@ class Worlds:
         if world.pod is not None and world.pod.ready and not world.pod.current and world.pods.times > 1:
             return (
                 f"Its pod is not what the operator makes, although it was made {world.pods.times} times in a row: "
-                f"something changes the annotation {objects.TEMPLATE}. The next try is at "
+                f"something changes the annotation {coordinatorpod.TEMPLATE}. The next try is at "
                 f"{stamp(next_pod(world, timings))}."
             )
         if world.wrong and world.mends.times > 2:
