@@ -181,8 +181,8 @@ def an_agent(name: str, **more: Any) -> AgentPod:
     ids=lambda pods: pods[1].name,
 )
 def test_of_two_agents_on_a_node_the_newest_ready_one_serves_it(pods: list[AgentPod]) -> None:
-    assert max(pods, key=lambda pod: pod.rank).name == "best"
-    assert max(reversed(pods), key=lambda pod: pod.rank).name == "best"
+    assert max(pods, key=lambda pod: pod.precedence).name == "best"
+    assert max(reversed(pods), key=lambda pod: pod.precedence).name == "best"
 
 
 UNSCHEDULABLE = {
