@@ -9,7 +9,7 @@ import pytest
 
 from sameshot.coordinator import book
 from sameshot.coordinator.directory import FixedAgents
-from sameshot.coordinator.links import Roster
+from sameshot.coordinator.roster import Roster
 from sameshot.errors import TryAgain, Unreachable
 from sameshot.model import CaptureState, Outcome
 from sameshot.profiler.daemon import BackendName

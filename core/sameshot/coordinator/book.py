@@ -19,11 +19,12 @@ from sameshot.api.views import CaptureView, in_use
 from sameshot.coordinator.capture import CaptureRun
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import CoordinatorConfig, Policy
-from sameshot.coordinator.links import AgentLink, Roster, ask_most
+from sameshot.coordinator.links import AgentLink, ask_most
 from sameshot.coordinator.manifests import Manifests
 from sameshot.coordinator.publish import Publisher
 from sameshot.coordinator.record import CaptureRecord, Request
 from sameshot.coordinator.retirement import Retirement
+from sameshot.coordinator.roster import Roster
 from sameshot.coordinator.slot import Slot
 from sameshot.errors import (
     JobBusy,

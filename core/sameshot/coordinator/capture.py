@@ -17,10 +17,11 @@ from sameshot import states
 from sameshot.coordinator.attend import Attendant, Offer
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import Timings
-from sameshot.coordinator.links import Facts, Roster, ask_all
+from sameshot.coordinator.links import Facts, ask_all
 from sameshot.coordinator.plan import freeze
 from sameshot.coordinator.publish import Publisher
 from sameshot.coordinator.record import CaptureRecord
+from sameshot.coordinator.roster import Roster
 from sameshot.coordinator.slot import Slot
 from sameshot.coordinator.withdrawal import Withdrawal
 from sameshot.manifest.rules import common_window_ns

@@ -16,8 +16,9 @@ from sameshot import manifest
 from sameshot.api.views import CaptureView
 from sameshot.coordinator.clock import Clock
 from sameshot.coordinator.config import Timings
-from sameshot.coordinator.links import AgentLink, Roster
+from sameshot.coordinator.links import AgentLink
 from sameshot.coordinator.manifests import Manifests, manifest_of
+from sameshot.coordinator.roster import Roster
 from sameshot.errors import AlreadyExists, ManifestError, SameshotError
 
 # In one round only this many agents are tried, those first that answered last.

@@ -19,10 +19,11 @@ from sameshot.coordinator.book import Book
 from sameshot.coordinator.clock import Clock, SystemClock
 from sameshot.coordinator.config import CoordinatorConfig, Policy
 from sameshot.coordinator.directory import AgentDirectory, AgentsFile, FixedAgents
-from sameshot.coordinator.links import Connect, Roster
+from sameshot.coordinator.links import Connect
 from sameshot.coordinator.manifests import Manifests
 from sameshot.coordinator.publish import Publisher
 from sameshot.coordinator.retirement import Retirement
+from sameshot.coordinator.roster import Roster
 from sameshot.coordinator.service import CoordinatorService
 from sameshot.ending import told_to_end
 from sameshot.storage import Storage
