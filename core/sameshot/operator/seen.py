@@ -73,7 +73,8 @@ class Seen:
             if where not in self._full:
                 self._full.add(where)
                 log.warning(
-                    "namespace %r has %d of the %s; more are not looked at while there are so many", place[0], self._most, source.value
+                    "namespace %r has %d of the %s; more are not looked at while there are so many",
+                    place[0], self._most, source.value,
                 )  # fmt: skip
             return False
         return True
