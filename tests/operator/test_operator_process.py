@@ -58,7 +58,7 @@ def test_the_command_keeps_coordinators_with_its_own_image_and_ends_when_told(tm
             where = (names.COORDINATORS_NAMESPACE, names.coordinator_of(job))
             pod = api.wait_for(lambda: api.find("pods", *where), within_s=60)
             assert pod["spec"]["containers"][0]["image"] == "registry/sameshot:7"
-            assert [each["name"] for each in pod["spec"]["containers"][0]["ports"]] == ["grpc", "metrics"]
+            assert [each["name"] for each in pod["spec"]["containers"][0]["ports"]] == ["grpc", "probe", "metrics"]
             assert fetched(alive) == (200, "ok\n")
             assert fetched(f"http://127.0.0.1:{port}/readyz") == (200, "ok\n")
             status, text = fetched(f"http://127.0.0.1:{port}/metrics")
