@@ -32,8 +32,8 @@ Told = Callable[[Source, str | None, Json], None]
 
 class Watching:
     """All are called in threads of this one. `served`: whether the API server knows all kinds, as kopf looks for them
-    only once. `lost`: what was deleted meanwhile may have been missed. (That it made a list anew kopf tells only by what
-    is in it: where nothing is, the next look at everything sees that.)"""
+    only once. `lost`: what was deleted meanwhile may have been missed. (That kopf listed anew is told only by what
+    is in it: where nothing is, the next look at everything sees to that.)"""
 
     def __init__(
         self,
