@@ -292,6 +292,11 @@ def test_what_is_changed_back_each_time_is_mended_ever_more_seldom_and_holds_up_
     assert steps(lacks, NOW + 29) == [Do.KEEP, Do.MAKE_POD]
 
 
+def test_what_is_wanted_otherwise_than_before_is_written_at_once() -> None:
+    new = served(wrong=frozenset({Kind.CONFIG}), mends=Tried(9, NOW - 1), undone=False)
+    assert steps(new) == [Do.KEEP]
+
+
 LOST = PodNow("p/0", runs=True, deleting=True, gone_by=NOW)
 
 
@@ -376,7 +381,7 @@ class Play:
             latest=self.latest, end=known, looked_at=self.looked_at, looks=self.looks,
             coordinator=self.coordinator, pod=self.pod, present=self.present,
             wrong=wrong if self.coordinator else frozenset(), heard=self.heard, answered=self.answered,
-            pods=self.pods, mends=self.mends,
+            undone=bool(self.present), pods=self.pods, mends=self.mends,
             alone_since=self.alone_since, gone_for_sure=self.sure, deleted_at=self.deleted_at,
             deletions=self.deletions,
         )  # fmt: skip
@@ -415,8 +420,8 @@ class Play:
             case Do.MAKE_COORDINATOR:
                 self.coordinator = Coordinator(f"cr-{self.now}")
             case Do.KEEP:
+                self.mends = self.mends.did(self.now) if self.present else self.mends
                 self.present, self.changed = ALL, False
-                self.mends = self.mends.did(self.now)
             case Do.MAKE_POD:
                 assert self.alive, "nobody needs it"
                 assert self.placed
@@ -582,7 +587,8 @@ def test_an_operator_that_is_restarted_at_any_moment_comes_to_the_same_end(event
         settle(play)
         found = play.coordinator
         retired = None if found is None else found.retired
-        return found is not None, retired, play.pod is not None and play.pod.current, play.present
+        waits = found is not None and retired is None and play.pod is None  # then nothing is mended before its end
+        return found is not None, retired, play.pod is not None and play.pod.current, None if waits else play.present
 
     assert end(restarts=True) == end(restarts=False)
 

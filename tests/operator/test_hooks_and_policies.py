@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
-from operator_lab import OPERATOR, Lab, armed_pod, played
+from operator_lab import OPERATOR, QUICK, Lab, armed_pod, played
 
 from sameshot.arm.hookmap import hook_configmap, hook_digest, hook_files
 from sameshot.kube import names
@@ -133,6 +134,19 @@ async def test_a_changed_policy_reaches_the_coordinators_file_and_no_pod_is_repl
     await lab.quiet(0.3)
     assert not lab.of(job).retired
     assert not [each for each in lab.api.writes(user=OPERATOR) if "policies" in each.resource]
+
+
+@played(timings=msgspec.structs.replace(QUICK, remake_s=30.0, mend_longest_s=60.0))
+async def test_policies_that_are_edited_often_are_applied_each_time_at_once(lab: Lab) -> None:
+    job = lab.job("llama")
+    await lab.operate()
+    await lab.until(lambda: lab.phase(job) == "Ready")
+    lab.api.make(policy("careful", "ml", maxDurationMs=9_000))
+    for limit in (8_000, 7_000, 6_000, 5_000):
+        lab.api.change("capturepolicies.sameshot.dev", "ml", "careful", {"spec": {"maxDurationMs": limit}})
+        await lab.until(lambda limit=limit: str(limit) in (lab.own("configmaps", job) or {})["data"]["policy.json"], 5)
+        await lab.quiet(0.2)
+        assert lab.condition(job, "Reconciled")["status"] == "True"
 
 
 @played()

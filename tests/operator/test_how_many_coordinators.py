@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from operator_lab import KINDS, Lab, armed_pod, batch_job, played
+import msgspec
+from operator_lab import JOBSET, KINDS, QUICK, Lab, armed_pod, batch_job, played
 
 from sameshot.kube import names
 from sameshot.model import JobRef
@@ -55,6 +56,46 @@ async def test_a_namespace_has_so_many_and_the_next_starts_when_one_ends(lab: La
     await lab.quiet(0.3)
     assert len(made(lab)) == 4
     assert operator.keeper.held_back == 3
+
+
+SLOW = msgspec.structs.replace(QUICK, grace_s=60.0, remake_s=1.0)
+
+
+@played(max_coordinators=1, timings=SLOW)
+async def test_a_job_that_restarts_does_not_wait_for_its_own_earlier_attempt(lab: Lab) -> None:
+    """That stays for ten minutes, to say that it was superseded. So many more at most: jobs may restart in a loop."""
+    owner = lab.api.make({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet",
+                          "metadata": {"name": "llama", "namespace": "ml"}})  # fmt: skip
+    attempts = [JobRef("ml", "llama", owner["metadata"]["uid"], each) for each in range(3)]
+    lab.pod("llama-0", owner=owner, labels={JOBSET: "0"})
+    await lab.operate()
+    await lab.until(lambda: lab.phase(attempts[0]) == "Ready")
+    lab.end_pods(attempts[0], "Failed")
+    lab.pod("llama-1", owner=owner, labels={JOBSET: "1"})
+    await lab.until(lambda: lab.phase(attempts[1]) == "Ready")
+    assert lab.phase(attempts[0]) == "Superseded"
+    assert len(made(lab)) == 2
+    lab.end_pods(attempts[1], "Failed")
+    lab.pod("llama-2", owner=owner, labels={JOBSET: "2"})
+    await lab.until(lambda: lab.condition(attempts[2], "Ready").get("reason") == "TooManyCoordinators")
+    assert len(made(lab)) == 2
+
+
+@played(max_coordinators=1, timings=SLOW)
+async def test_who_is_being_replaced_keeps_its_place_before_those_that_wait(lab: Lab) -> None:
+    job = lab.job("first")
+    await lab.operate()
+    await lab.until(lambda: lab.phase(job) == "Ready")
+    waits = lab.job("later")
+    await lab.until(lambda: lab.condition(waits, "Ready").get("reason") == "TooManyCoordinators")
+    first = lab.own("pods", job)
+    lab.api.delete("pods", names.COORDINATORS_NAMESPACE, lab.name(job), gracePeriodSeconds=0)
+    await lab.until(lambda: lab.own("pods", job) not in (None, first))
+    await lab.until(lambda: lab.phase(job) == "Ready")
+    assert lab.condition(waits, "Ready")["reason"] == "TooManyCoordinators"
+    assert len(made(lab)) == 1
+    lab.finish(job)
+    await lab.until(lambda: lab.phase(waits) == "Ready")
 
 
 @played(max_coordinators=3)

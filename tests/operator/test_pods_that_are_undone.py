@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from typing import Any
 
 import msgspec
@@ -15,10 +14,18 @@ from sameshot.errors import UsageError
 from sameshot.kube import names
 from sameshot.model import CapturePolicy, JobRef
 from sameshot.operator import coordinatorpod, objects
+from sameshot.operator.armed import ArmedPods
+from sameshot.operator.authority import Pair
 from sameshot.operator.childpods import facts_of
+from sameshot.operator.conditions import stamp
 from sameshot.operator.config import OperatorConfig, Toleration
-from sameshot.operator.mending import to_mend
+from sameshot.operator.known import Known
+from sameshot.operator.mending import mark, to_mend
+from sameshot.operator.notes import JobNotes
 from sameshot.operator.objects import Kind
+from sameshot.operator.seen import Seen
+from sameshot.operator.sources import Source
+from sameshot.operator.worlds import Worlds
 
 Json = dict[str, Any]
 JOB = JobRef("ml", "llama", "b2d7", 0)
@@ -109,9 +116,27 @@ def test_a_silent_node_is_told_from_a_coordinator_that_is_not_ready() -> None:
 def test_when_a_deleted_pod_is_to_be_gone_is_read_and_what_holds_it_is_named() -> None:
     deleted = {"deletionTimestamp": "2026-03-01T12:00:30Z", "finalizers": ["example.com/hold"]}
     found = facts_of(pod({"phase": "Running", "containerStatuses": [RUNS]}, deleted))
-    assert (found.deleting, found.gone_by) == (True, 1772366430.0)
+    assert (found.deleting, found.grace_s) == (True, 150.0)
     assert "example.com/hold" in found.note
-    assert facts_of(pod({})).gone_by == math.inf
+    sooner = facts_of(pod({}, {**deleted, "deletionGracePeriodSeconds": 30}))
+    assert (sooner.deleting, sooner.grace_s) == (True, 30.0)
+    assert not facts_of(pod({})).deleting
+
+
+def test_a_lost_node_is_told_by_our_own_clock_whatever_the_api_servers_says() -> None:
+    """It is seven minutes behind ours: a pod that was deleted just now seems to have been late for ever."""
+    now, config = 1772366400.0, OperatorConfig(archive="s3://a")
+    seen = Seen(lambda *_: None)
+    armed = ArmedPods(None, None, lambda _: None, again_s=1.0)  # type: ignore[arg-type]
+    worlds = Worlds(config, seen, armed, Known(config, seen, armed, lambda *_: None), lambda: now)
+    deleted = {"deletionTimestamp": stamp(now - 420 + 30), "deletionGracePeriodSeconds": 30, "uid": "u1"}
+    seen.put(Source.PODS, pod({"phase": "Running", "containerStatuses": [RUNS]}, deleted))
+    notes = JobNotes()
+    for _ in range(2):
+        world = worlds.world(JOB, notes)
+        assert world.pod is not None
+        assert world.pod.gone_by == 1772366400.0 + 30, "since it was first seen"
+        now += 5
 
 
 def test_coordinators_are_scraped_where_they_serve_metrics() -> None:
@@ -153,6 +178,17 @@ def test_what_somebody_made_immutable_is_made_anew_as_it_can_not_be_mended(kind:
     assert to_mend(kind, want, want) is None
     assert to_mend(kind, want, {**want, "immutable": True}) == {}
     assert to_mend(kind, want, {**want, "immutable": False, "data": {"a": "2"}}) not in (None, {})
+
+
+def test_what_is_wanted_otherwise_counts_for_nothing_changed_back() -> None:
+    def config(**policy: int) -> Json:
+        attempt = objects.Attempt(JOB, "llama", CapturePolicy(**policy), b"")
+        return objects.config_map(attempt, OperatorConfig(archive="s3://a"))
+
+    assert mark(Kind.CONFIG, config()) == mark(Kind.CONFIG, config())
+    assert mark(Kind.CONFIG, config()) != mark(Kind.CONFIG, config(max_duration_ms=2000))
+    secret = objects.secret(JOB, OperatorConfig(archive="s3://a"), Pair(b"1", b"2"))
+    assert mark(Kind.SECRET, secret) == mark(Kind.SECRET, {**secret, "data": {}})
 
 
 # ---- the operator

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
-import math
 from typing import Any
 
 import msgspec
 
 from sameshot.arm.values import Json, inside
 from sameshot.kube import names
-from sameshot.operator.coordinatorpod import CONTAINER
+from sameshot.operator.coordinatorpod import CONTAINER, GRACE_S
 from sameshot.operator.objects import PORT, named
 
 
 class PodFacts(msgspec.Struct, frozen=True):
-    """`life` is of its process: another one has another. `note`: why it does not serve yet, in words. `gone_by` (epoch
-    seconds): when it is to be gone, if it is being deleted. `cut_off`: its node tells nothing any more."""
+    """`life` is of its process: another one has another. `note`: why it does not serve yet, in words. `grace_s`: so
+    long it has to end, if it is being deleted. `cut_off`: its node tells nothing any more."""
 
     life: str
     ip: str = ""
@@ -25,7 +23,7 @@ class PodFacts(msgspec.Struct, frozen=True):
     ready: bool = False
     ended: bool = False
     deleting: bool = False
-    gone_by: float = math.inf
+    grace_s: float = 0.0
     node: str = ""
     cut_off: bool = False
     note: str = ""
@@ -45,7 +43,7 @@ def facts_of(pod: Json) -> PodFacts:
         ready=_condition(status, "Ready").get("status") == "True",
         ended=phase in ("Succeeded", "Failed"),
         deleting=deleted is not None,
-        gone_by=_seconds(deleted),
+        grace_s=_seconds(metadata.get("deletionGracePeriodSeconds")),
         node=node,
         cut_off=_cut_off(pod),
     )
@@ -62,11 +60,8 @@ def _condition(status: Any, kind: str) -> Json:
     return found[0] if found else {}
 
 
-def _seconds(text: object) -> float:
-    try:
-        return datetime.datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return math.inf
+def _seconds(grace: object) -> float:
+    return float(grace) if isinstance(grace, int) and grace >= 0 else float(GRACE_S)
 
 
 def _cut_off(pod: Json) -> bool:

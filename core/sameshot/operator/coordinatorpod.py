@@ -17,6 +17,8 @@ from sameshot.operator.config import OperatorConfig
 from sameshot.operator.objects import PORT, Attempt, Kind, cluster_config, object_of, probe_port
 
 USER = 8737
+GRACE_S = 150
+"""Longer than a coordinator's drain_s: captures that run are waited for."""
 CONTAINER = "coordinator"
 TEMPLATE = f"{names.GROUP}/template"
 """Annotation: what it was made from."""
@@ -41,7 +43,7 @@ def pod(attempt: Attempt, config: OperatorConfig) -> Json:
         "automountServiceAccountToken": False,  # by projection below, with the one for agents
         "enableServiceLinks": False,
         "restartPolicy": "Always",
-        "terminationGracePeriodSeconds": 150,  # longer than its drain_s: captures that run are waited for
+        "terminationGracePeriodSeconds": GRACE_S,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,

@@ -108,7 +108,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     deletions: int = 0
     describe_at: float | None = None  # when the coordinator is to be asked how many workers there are
     pods: Tried = Tried()  # how often its pod was made
-    mends: Tried = Tried()  # how often what was `wrong` was made or mended
+    mends: Tried = Tried()  # how often what was `wrong` was made or mended, and was so again
+    undone: bool = True  # something of it was already made just as it is wanted now
     forced_at: float = -math.inf  # when its pod was last removed by force
 
 
@@ -174,7 +175,8 @@ def next_pod(world: World, timings: Timings) -> float:
 
 
 def next_mend(world: World, timings: Timings) -> float:
-    return world.mends.next(timings, timings.mend_longest_s)
+    """What is wanted otherwise than before is written at once; what somebody changes back is not, each time."""
+    return world.mends.next(timings, timings.mend_longest_s) if world.undone else -math.inf
 
 
 def _begin(world: World, now: float, timings: Timings) -> Plan:

@@ -24,7 +24,7 @@ from sameshot.operator.config import OperatorConfig
 from sameshot.operator.decide import Do, Step, Why, World, closing, decide, heard_after, waits
 from sameshot.operator.jobs import Looked, look
 from sameshot.operator.known import Known, coordinator_in
-from sameshot.operator.mending import to_mend
+from sameshot.operator.mending import mark, to_mend
 from sameshot.operator.notes import JobNotes, Notes
 from sameshot.operator.objects import Kind
 from sameshot.operator.seen import Seen
@@ -199,8 +199,9 @@ class Keeper:
             case Do.MAKE_COORDINATOR:
                 await self._make_coordinator(job, top, notes)
             case Do.KEEP:
-                await self._keep(job, world)
-                own.mends = own.mends.did(self._clock())
+                if world.undone:
+                    own.mends = own.mends.did(self._clock())
+                await self._keep(job, world, own)
             case Do.MAKE_POD:
                 await self._writing.create(Kind.POD, self._wanted(job, renewed=False)[Kind.POD])
                 own.pods = own.pods.did(self._clock())
@@ -255,7 +256,7 @@ class Keeper:
             raise OSError(f"the CaptureCoordinator of job {job} is gone")  # seen in a moment
         return self.worlds.wants(read, renewed=renewed)
 
-    async def _keep(self, job: JobRef, world: World) -> None:
+    async def _keep(self, job: JobRef, world: World, own: Notes) -> None:
         kept = self.known.child(Kind.SECRET, job)
         serves = kept is not None and self.worlds.serves(kept, job)
         wants = self._wanted(job, renewed=not serves)
@@ -265,6 +266,7 @@ class Keeper:
             if kind not in world.wrong:
                 continue
             have, want = self.known.child(kind, job), wants[kind]
+            own.written[kind] = mark(kind, want)
             if have is None:
                 await self._writing.create(kind, want)
                 continue

@@ -10,7 +10,7 @@ import msgspec
 
 from sameshot.arm.values import Json, inside
 from sameshot.kube import names
-from sameshot.kube.coordinators import CaptureCoordinator
+from sameshot.kube.coordinators import CaptureCoordinator, Phase
 from sameshot.kube.pods import Owner
 from sameshot.model import JobRef
 from sameshot.operator import objects
@@ -21,6 +21,7 @@ from sameshot.operator.objects import Kind
 from sameshot.operator.seen import Seen, place_of
 from sameshot.operator.sources import CHILDREN, KIND_OF, Source
 
+RETIRED = {Phase.FINISHED.value, Phase.SUPERSEDED.value}
 MOST_ATTEMPTS = 20
 """Of one job, that are looked at in one turn. Jobs have one or a few with anything left; with labels that a pod's maker
 may choose there may be any number."""
@@ -37,7 +38,8 @@ class Known:
         self._armed = armed
         self._gone = gone
         self._of: dict[JobKey, dict[tuple[Source, tuple[str, str]], int | None]] = {}
-        self._pods: dict[str, set[tuple[str, str]]] = {}  # those of coordinators, by their jobs' namespace
+        self._pods: dict[str, set[str]] = {}  # those of coordinators, by their jobs' namespace
+        self._held: dict[str, set[str]] = {}  # as well: those that went, and are to be made again
         self._making: Counter[JobRef] = Counter()
         self._read: dict[JobKey, set[int]] = {}  # attempts that have a CaptureCoordinator
 
@@ -54,8 +56,7 @@ class Known:
             if source is Source.BINDINGS:
                 continue  # it goes with its CaptureCoordinator: alone it says nothing about an attempt
             if source is Source.PODS:
-                places = self._pods.setdefault(namespace, set())
-                (places.add if there else places.discard)(place_of(thing))
+                self._note_pod(namespace, place_of(thing)[1], there=there, gone=after is None)
             if there:
                 self._of.setdefault(key, {})[source, place_of(thing)] = attempt
             else:
@@ -67,19 +68,46 @@ class Known:
                 else:
                     read.discard(attempt)
                     if after is None:
+                        self._held.get(namespace, set()).discard(place_of(thing)[1])
                         self._gone(key, attempt)
         return keys
 
-    def has_room(self, namespace: str) -> bool:
-        """Whether one more coordinator's pod may be made for a job of this namespace."""
-        most = self._config.max_coordinators
-        made = self._pods.get(namespace, set())
-        coming = sum(
-            (self._config.coordinators_namespace, names.coordinator_of(job)) not in made
-            for job in self._making
-            if job.namespace == namespace
+    def _note_pod(self, namespace: str, name: str, *, there: bool, gone: bool) -> None:
+        held = self._held.setdefault(namespace, set())
+        if there:
+            self._pods.setdefault(namespace, set()).add(name)
+            held.discard(name)
+        else:
+            self._pods.get(namespace, set()).discard(name)
+            if gone and self._serves(namespace, name):
+                held.add(name)
+        if not held:
+            del self._held[namespace]
+
+    def _serves(self, namespace: str, name: str) -> bool:
+        """Whether this coordinator is one of a job that runs."""
+        thing = self._seen.get(Source.COORDINATORS, namespace, name)
+        return (
+            thing is not None
+            and not inside(thing, "metadata").get("deletionTimestamp")
+            and inside(thing, "status").get("phase") not in RETIRED
         )
-        return not most or len(made) + coming < most
+
+    def has_room(self, job: JobRef) -> bool:
+        """Whether this coordinator's pod may be made. Those that stay for a while after their job's end take nobody's
+        place, as long as there are not as many again; who is being replaced keeps its own."""
+        most, namespace, name = self._config.max_coordinators, job.namespace, names.coordinator_of(job)
+        held = {each for each in self._held.get(namespace, ()) if self._serves(namespace, each)}
+        if not most or name in held:
+            return True
+        made = self._pods.get(namespace, set())
+        coming = {names.coordinator_of(each) for each in self._making if each.namespace == namespace} - made
+        serving = sum(self._serves(namespace, each) for each in made)
+        return serving + len(coming | held) < most and len(made | coming | held) < 2 * most
+
+    def release(self, job: JobRef) -> None:
+        """Its pod is not to be made again for now."""
+        self._held.get(job.namespace, set()).discard(names.coordinator_of(job))
 
     @contextlib.contextmanager
     def making(self, job: JobRef) -> Iterator[None]:

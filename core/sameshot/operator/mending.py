@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
+
+import msgspec
 
 from sameshot.arm.values import Json, copied, inside
 from sameshot.operator.objects import Kind
@@ -11,6 +14,12 @@ _FIXED = {Kind.BINDING: "roleRef", Kind.SECRET: "type"}
 """What the API server lets nobody change: where it differs the object is made anew."""
 _WHOLE = (("data",), ("spec", "selector"))
 """Maps in which nobody else has anything to add."""
+
+
+def mark(kind: Kind, want: Json) -> str:
+    """By which it is known again that it was wanted just so before; of a certificate each is as good."""
+    told = {key: value for key, value in want.items() if kind is not Kind.SECRET or key != "data"}
+    return hashlib.sha256(msgspec.json.encode(told, order="deterministic")).hexdigest()[:16]
 
 
 def differs(want: Any, have: Any) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sameshot.operator.conditions import Trouble
 from sameshot.operator.decide import Heard
 from sameshot.operator.jobs import Looked
+from sameshot.operator.objects import Kind
 from sameshot.operator.tried import NEVER, Tried
 
 
@@ -37,6 +38,8 @@ class Notes:
     version: str = ""
     pods: Tried = NEVER
     mends: Tried = NEVER
+    written: dict[Kind, str] = field(default_factory=dict)  # marks of what was made or mended last
+    going_since: tuple[str, float] | None = None  # the life of a pod, and when it was first seen to be deleted
     forced_at: float = -math.inf
     lost_node: str = ""  # where the pod was that was removed by force
     begun: bool = False  # whether the above was taken from the status that an earlier operator wrote

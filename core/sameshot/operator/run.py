@@ -28,6 +28,7 @@ from sameshot.operator.hooks import Hooks
 from sameshot.operator.issuing import Issuing
 from sameshot.operator.keeper import Keeper
 from sameshot.operator.kept import kept
+from sameshot.operator.known import RETIRED
 from sameshot.operator.queue import Queue
 from sameshot.operator.seen import Seen, place_of
 from sameshot.operator.sources import FOLLOWED, Source
@@ -168,7 +169,7 @@ class Operator:
                 keys = self.keeper.known.note(source, before, after)
                 for key in keys:
                     self._add(key)
-                if source is Source.PODS and after is None:  # there is room for another one
+                if (source is Source.PODS and after is None) or _ends(source, before, after):  # there may be room
                     for waiting in {key[0] for key in keys}:
                         for key in self.keeper.waiting(waiting):
                             self._add(key)
@@ -279,6 +280,12 @@ class Operator:
                 log.warning("%s; again in %.0f s", self.waits_for, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, 30.0)
+
+
+def _ends(source: Source, before: Json | None, after: Json | None) -> bool:
+    """Whether it is a coordinator that counts no more from now on."""
+    was, now = (None if each is None else inside(each, "status").get("phase") in RETIRED for each in (before, after))
+    return source is Source.COORDINATORS and was is False and now is not False
 
 
 @contextlib.asynccontextmanager

@@ -22,7 +22,7 @@ from sameshot.operator.conditions import MAX_MESSAGE, REACHABLE, Facts, retired,
 from sameshot.operator.config import OperatorConfig, Reach
 from sameshot.operator.decide import Coordinator, End, PodNow, Why, World, closing, next_mend, next_pod, waits
 from sameshot.operator.known import Known
-from sameshot.operator.mending import to_mend
+from sameshot.operator.mending import mark, to_mend
 from sameshot.operator.notes import JobNotes, Notes
 from sameshot.operator.objects import Attempt, Kind
 from sameshot.operator.policies import Effective, effective
@@ -79,17 +79,23 @@ class Worlds:
             own.counted, own.describes = counted, 0
             pause = self.config.timings.recount_s
             own.describe_at = min(max(now, own.described_at + pause), now + pause)
-        current, wrong = self._compare(job, read, pod) if latest else (True, frozenset[Kind]())
+        current, wrong, undone = self._compare(job, read, pod, own) if latest else (True, frozenset[Kind](), False)
+        if facts is None or not facts.deleting:
+            own.going_since = None
+        elif own.going_since is None or own.going_since[0] != facts.life:
+            own.going_since = facts.life, now  # by our own clock: the API server may have another one
         if facts is not None and facts.life != own.life:
             own.life, own.answered, own.version = facts.life, False, ""
+        if not (placed := any(each.pod.node for each in alive)):
+            self._known.release(job)
         timings = self.config.timings
         own.pods = own.pods.seen(now, timings, good=facts is not None and facts.ready and current)
         own.mends = own.mends.seen(now, timings, good=not wrong)
         return World(
             unsure_since=own.unsure_since,
             alive=len(alive),
-            placed=any(each.pod.node for each in alive),
-            room=pod is not None or self._known.has_room(job.namespace),
+            placed=placed,
+            room=pod is not None or self._known.has_room(job),
             latest=latest,
             end=end,
             looked_at=notes.looked_at,
@@ -105,7 +111,7 @@ class Worlds:
                 ready=facts.ready,
                 ended=facts.ended,
                 deleting=facts.deleting,
-                gone_by=facts.gone_by,
+                gone_by=math.inf if own.going_since is None else own.going_since[1] + facts.grace_s,
             ),
             present=frozenset(
                 kind
@@ -122,6 +128,7 @@ class Worlds:
             describe_at=own.describe_at,
             pods=own.pods,
             mends=own.mends,
+            undone=undone,
             forced_at=own.forced_at,
         )
 
@@ -163,14 +170,16 @@ class Worlds:
             notes.looked is None or notes.looked.end not in (End.ENDED, End.GONE) or self._known.alive(key)
         )
 
-    def _compare(self, job: JobRef, read: CaptureCoordinator | None, pod: Json | None) -> tuple[bool, frozenset[Kind]]:
-        """(whether the pod is as it would be made now, what else is missing or otherwise)."""
+    def _compare(
+        self, job: JobRef, read: CaptureCoordinator | None, pod: Json | None, own: Notes
+    ) -> tuple[bool, frozenset[Kind], bool]:
+        """(whether the pod is as it would be made now, what else is missing or otherwise, whether that was undone)."""
         if read is None:
-            return True, frozenset()
+            return True, frozenset(), False
         try:
             wants = self.wants(read, renewed=False)
         except UsageError:
-            return True, frozenset()
+            return True, frozenset(), False
         wrong: set[Kind] = set()
         for kind, want in wants.items():
             have = self._known.child(kind, job)
@@ -182,7 +191,8 @@ class Worlds:
                     wrong.add(kind)
             elif to_mend(kind, want, have) is not None:
                 wrong.add(kind)
-        return pod is None or coordinatorpod.is_current(pod, wants[Kind.POD]), frozenset(wrong)
+        undone = any(own.written.get(kind) == mark(kind, wants[kind]) for kind in wrong)
+        return pod is None or coordinatorpod.is_current(pod, wants[Kind.POD]), frozenset(wrong), undone
 
     def serves(self, have: Json, job: JobRef) -> bool:
         now = datetime.datetime.fromtimestamp(self._clock(), datetime.UTC)
@@ -324,7 +334,7 @@ class Worlds:
                 f"something changes the annotation {coordinatorpod.TEMPLATE}. The next try is at "
                 f"{stamp(next_pod(world, timings))}."
             )
-        if world.wrong and world.mends.times > 2:
+        if world.wrong and world.undone and world.mends.times > 2:
             return (
                 f"{', '.join(sorted(world.wrong))}: not as it is to be, although it was mended {world.mends.times} "
                 f"times in a row: something changes it back. The next try is at {stamp(next_mend(world, timings))}."
