@@ -317,6 +317,16 @@ async def test_a_coordinator_that_can_not_be_reached_is_told_about(lab: Lab) -> 
     await lab.until(lambda: lab.condition(job, "Reachable").get("status") == "True")
 
 
+@played(timings=timings(call_s=0.3, ask_s=60.0, end_longest_s=0.3))
+async def test_one_that_was_away_for_long_is_not_said_to_be_so_for_as_long_again(lab: Lab) -> None:
+    job = lab.job("llama")
+    lab.coordinators[lab.name(job)] = Scripted(silent=True)
+    await lab.operate()
+    await lab.until(lambda: lab.condition(job, "Reachable").get("status") == "False")
+    lab.of(job).silent = False
+    await lab.until(lambda: lab.condition(job, "Reachable").get("status") == "True", 10)
+
+
 @played()
 async def test_pods_whose_job_is_not_there_cost_ever_fewer_questions(lab: Lab) -> None:
     lab.api.collects = False  # nobody takes them away

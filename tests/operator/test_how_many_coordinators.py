@@ -77,7 +77,9 @@ async def test_a_job_that_restarts_does_not_wait_for_its_own_earlier_attempt(lab
     assert len(made(lab)) == 2
     lab.end_pods(attempts[1], "Failed")
     lab.pod("llama-2", owner=owner, labels={JOBSET: "2"})
-    await lab.until(lambda: lab.condition(attempts[2], "Ready").get("reason") == "TooManyCoordinators")
+    await lab.until(lambda: lab.phase(attempts[1]) == "Superseded")
+    await lab.quiet(0.5)
+    assert lab.condition(attempts[2], "Ready").get("reason") == "TooManyCoordinators"
     assert len(made(lab)) == 2
 
 
