@@ -151,7 +151,7 @@ class WholeCapture(RuleBasedStateMachine):
     @rule(data=st.data())
     def an_agent_refuses(self, data: st.DataObject) -> None:
         address = data.draw(st.sampled_from(sorted(self.backends)))
-        self.targets.fail(FailureReason.REFUSED, lambda _: "not supported here", self.now, address=address)
+        self.targets.fail(FailureReason.REFUSED, lambda _: "not supported here", self.now, agent=address)
 
     @rule(seconds=st.floats(0, 100))
     def time_passes(self, seconds: float) -> None:

@@ -64,9 +64,9 @@ def test_what_is_no_place_is_named(uri: str, kind: type[SameshotError], says: st
 
 def test_a_bucket_answers_and_stays_empty() -> None:
     with moto_server() as endpoint, s3_environment(endpoint):
-        make_bucket(endpoint, "results")
-        assert "s3://results/a answers" in probe_results("s3://results/a")
-        assert s3_client(endpoint).list_objects_v2(Bucket="results")["KeyCount"] == 0
+        make_bucket(endpoint, "results-asked-for")
+        assert "s3://results-asked-for/a answers" in probe_results("s3://results-asked-for/a")
+        assert s3_client(endpoint).list_objects_v2(Bucket="results-asked-for")["KeyCount"] == 0
 
 
 def test_an_endpoint_that_is_silent_is_given_up_soon() -> None:

@@ -18,7 +18,6 @@ import typer
 from sameshot.cli.logs import log_to_stderr
 from sameshot.cli.run import ARCHIVE_HELP, read_policy, resolved
 from sameshot.errors import UsageError
-from sameshot.kube import names
 from sameshot.model import Encoding, JobRef
 from sameshot.profiler.daemon import BackendName
 
@@ -89,7 +88,7 @@ def agent(
     key: Annotated[Path | None, typer.Option(help="With --certificate: its key.", show_default=False)] = None,
     coordinators_namespace: Annotated[
         str, typer.Option(help="With --certificate: where the accounts of coordinators are.")
-    ] = names.COORDINATORS_NAMESPACE,
+    ] = "sameshot-coordinators",  # kube.names, which a local run does not load
     address_file: AddressFileOption = None,
     backend: Annotated[BackendName, typer.Option(help="What stands between this node and Kineto.")] = (
         BackendName.BROKER
@@ -126,6 +125,7 @@ def agent(
         if backend is not BackendName.BROKER:
             raise UsageError("In pods only the back end broker serves: a stock daemon can't reach their sockets.")
         from sameshot.agent.poddirs import PodDirs
+        from sameshot.kube import names
         from sameshot.kube.inpod import way
         from sameshot.kube.reviews import TokenReviews
 
