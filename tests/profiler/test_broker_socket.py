@@ -234,7 +234,11 @@ async def _noise_then_poll(folder: Path, noise: list[bytes]) -> AsyncIterator[st
     with Client(str(folder)) as worker:
         for data in noise:
             worker.send(data)
-        yield worker.poll()
+        try:
+            answer = worker.poll()
+        except TimeoutError:  # on a busy machine it may have been read too late to be answered; Kineto asks again, too
+            answer = worker.poll()
+        yield answer
 
 
 @pytest.mark.parametrize("name", ["someone", "dynoconfigclientnot-a-uuid", "dynolog2"])
