@@ -16,6 +16,7 @@ import asyncio
 import base64
 import contextlib
 import functools
+import os
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -41,6 +42,9 @@ REPO = Path(__file__).resolve().parents[2]
 OPERATOR = names.username_of(names.SYSTEM_NAMESPACE, names.OPERATOR_ACCOUNT)
 OURS = (names.SYSTEM_NAMESPACE, names.COORDINATORS_NAMESPACE, names.AGENTS_NAMESPACE)
 JOBSET = "jobset.sigs.k8s.io/restart-attempt"
+# Coordinators' ports are the same in every process of a test run, so each has a node of its own.
+NODE_IP = f"127.{os.getpid() >> 16 & 127 | 64}.{os.getpid() >> 8 & 255}.{os.getpid() & 255 or 1}"
+
 QUICK = Timings(
     grace_s=0.5, settle_s=0.2, remake_s=0.2, remake_longest_s=1.0, mend_longest_s=0.1, ask_s=0.1,
     settling_longest_s=0.3, end_s=0.1, end_longest_s=0.4, retry_s=0.1, retry_longest_s=0.5, sweep_s=600.0,
@@ -250,12 +254,12 @@ class Lab:
         add_CoordinatorServicer_to_server(scripted, server)
         port = pod["spec"]["containers"][0]["ports"][0]["containerPort"]
         credentials = grpc.ssl_server_credentials([(data["tls.key"], data["tls.crt"])])
-        server.add_secure_port(f"127.0.0.1:{port}", credentials)
+        server.add_secure_port(f"{NODE_IP}:{port}", credentials)
         await server.start()
         self._servers[name], self._uids[name] = server, pod["metadata"]["uid"]
         status = {
             "phase": "Running",
-            "podIP": "127.0.0.1",
+            "podIP": NODE_IP,
             "conditions": [{"type": "Ready", "status": "True"}],
             "containerStatuses": [{"name": "coordinator", "restartCount": 0, "state": {"running": {}}}],
         }
