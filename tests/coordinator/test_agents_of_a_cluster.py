@@ -389,6 +389,23 @@ async def test_until_the_api_server_has_told_who_is_there_captures_are_asked_to_
 
 
 @in_loop
+async def test_until_whose_pods_they_are_was_asked_once_captures_are_asked_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "FIRST_LISTS_WITHIN_S", 0.1)
+    async with Cluster(tmp_path) as cluster:
+        job = cluster.job("llama")
+        await cluster.node("a", [0], job, 1)
+        cluster.api.slow(3.0, verb="get", resource="jobs")
+        async with serving(cluster, job) as (coordinator, client):
+            await until(lambda: "whose the armed pods" in coordinator.directory.trouble)
+            with pytest.raises(Unreachable, match="has not told yet whose the armed pods of namespace ml are"):
+                await client.start_capture(SPEC)
+            await until(lambda: not coordinator.directory.trouble)
+            assert (await captured(client)).outcome is Outcome.SUCCEEDED
+
+
+@in_loop
 async def test_pods_whose_job_could_not_be_told_explain_a_rank_that_is_missing(tmp_path: Path) -> None:
     async with Cluster(tmp_path) as cluster:
         job = cluster.job("llama", uid="0b1c")  # of another kind than Job

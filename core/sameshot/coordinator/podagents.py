@@ -41,6 +41,8 @@ class PodAgents:
     def trouble(self) -> str:
         if not self._pods.listed:
             return f"The API server has not told the pods of namespace {self._job.namespace} yet: {self._pods.trouble}."
+        if not self._pods.asked:
+            return f"The API server has not told yet whose the armed pods of namespace {self._job.namespace} are."
         if not self._agents.listed:
             return f"The API server has not told the node agents' pods yet: {self._agents.trouble}."
         return ""

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 ASK_AGAIN_S = 2.0  # for a job that is not known yet; owners that can't be read or fail are asked for at their own pace
 
+ASKED_WITHIN_S = 20.0  # then jobs that are not known yet may stay so for long: an owner's answer does not come
+
 
 class Armed(msgspec.Struct, frozen=True):
     """An armed pod and its job; None: the API server could not be asked yet. Not `final`: asked again (`Whose`)."""
@@ -58,7 +60,7 @@ class PodList:
             each.pod.uid: each if each.final else Armed(each.pod) for each in known
         }  # by pod uid
         self._news = threading.Event()  # pods whose jobs are to be asked for
-        self._told = False  # of all pods, once
+        self._told_at: float | None = None  # when all pods were told first (monotonic)
         self._tried = threading.Event()  # to tell the jobs of all of these
         self._why = ""  # some jobs are not known, as was said last
         query = {"labelSelector": names.ARMED_SELECTOR}
@@ -96,6 +98,12 @@ class PodList:
         return self._follower.listed
 
     @property
+    def asked(self) -> bool:
+        """Whether the jobs of those that were told first have been asked for, with or without an answer."""
+        told_at = self._told_at
+        return self._tried.is_set() or (told_at is not None and time.monotonic() > told_at + ASKED_WITHIN_S)
+
+    @property
     def heard_at(self) -> float | None:
         """When the server was last heard of (monotonic)."""
         return self._follower.heard_at
@@ -114,7 +122,8 @@ class PodList:
     def _replace(self, pods: Sequence[Pod]) -> None:
         with self._lock:
             self._armed = {pod.uid: self._as_known(pod) for pod in pods}
-            self._told = True
+            if self._told_at is None:
+                self._told_at = time.monotonic()
         self._news.set()
 
     def _take(self, kind: str, uid: str, pod: Pod | None) -> None:
@@ -155,7 +164,7 @@ class PodList:
             if self._follower.ending.is_set():
                 return
             with self._lock:
-                told = self._told
+                told = self._told_at is not None
             self._resolve()
             if told:
                 self._tried.set()
