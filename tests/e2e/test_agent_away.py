@@ -17,6 +17,7 @@ from sameshot.model import CaptureState, FailureReason, TargetState
 pytestmark = pytest.mark.live
 
 
+@pytest.mark.full
 def test_an_agent_killed_while_verifying_goes_on_after_its_restart(job: LiveJob) -> None:
     service = job.local.services["agent-0"]
     killed, restarts = service.pid, service.restarts

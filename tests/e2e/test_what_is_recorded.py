@@ -22,6 +22,7 @@ def has_shapes(trace: bytes) -> bool:
     return any("Input Dims" in each.get("args", {}) for each in events(trace))
 
 
+@pytest.mark.full
 def test_python_functions_and_shapes_are_recorded_on_request_only(job: LiveJob) -> None:
     plain = job.capture(duration_ms=200)
     rich = job.capture(duration_ms=200, with_stack=True, record_shapes=True)
