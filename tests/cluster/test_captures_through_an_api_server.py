@@ -207,8 +207,10 @@ def test_a_coordinator_s_pod_is_reached_by_the_server_s_port_forward(job: Traini
         inner.bind(where, "edit", person)
         inner.bind(names.COORDINATORS_NAMESPACE, "sameshot-connect", person, kind="Role")
         _, _, home, _ = person.split(":")
-        token = "serviceaccounts/token"
-        inner.until(lambda: inner.may(person, "create", token, namespace=where, name="sameshot"), "it is in force")
+        inner.until(
+            lambda: inner.may(person, "list", "capturecoordinators.sameshot.dev", namespace=where),
+            "edit has taken ours in, and is in force",
+        )
         inner.until(
             lambda: inner.may(person, "create", "pods/portforward", namespace=names.COORDINATORS_NAMESPACE),
             "it is in force",

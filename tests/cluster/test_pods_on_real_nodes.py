@@ -289,7 +289,7 @@ def node(machine: Node) -> Iterator[Node]:
 
 
 def this_node(server: ApiServer) -> str:
-    names = [each["metadata"]["name"] for each in server.call("GET", "/api/v1/nodes").thing["items"]]
+    names = [each["metadata"]["name"] for each in server.nodes()]
     told = os.environ.get("SAMESHOT_TEST_NODE")
     if told is None:
         told = names[0] if len(names) == 1 else socket.gethostname().lower()

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 Json = dict[str, Any]
+PHANTOM = "sameshot-test-"
+"""How nodes are called that tests make as mere objects."""
 
 
 class Refused(Exception):
@@ -87,6 +89,11 @@ class ApiServer:
         return self.call(
             "PATCH", path, body, headers={"Content-Type": "application/merge-patch+json", **headers}, **query
         ).thing
+
+    def nodes(self) -> list[Json]:
+        """Those that somebody runs, be they ready or not."""
+        found = self.call("GET", "/api/v1/nodes").thing["items"]
+        return [each for each in found if not each["metadata"]["name"].startswith(PHANTOM)]
 
     def path_of(self, thing: Json, *, one: bool = True) -> str:
         """Where an object is, or (not `one`) is created."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from api_server import ApiServer, Namespace, Refused
+from api_server import PHANTOM, ApiServer, Namespace, Refused
 from cluster_api import ClusterApi
 from kubernetes_objects import documents_in, kustomized
 
@@ -91,10 +91,10 @@ class Cluster:
         with contextlib.suppress(Refused):
             self.api.call("DELETE", self.api.path_of(thing), body)
 
-    def get(self, path: str) -> Json | None:
+    def get(self, path: str, **query: str) -> Json | None:
         """None: there is none."""
         try:
-            return self.api.call("GET", path).thing
+            return self.api.call("GET", path, **query).thing
         except Refused as error:
             if error.status != 404:
                 raise
@@ -126,7 +126,8 @@ class Cluster:
         group, names = definition["spec"]["group"], definition["spec"]["names"]
         for version in definition["spec"]["versions"]:
             served = f"/apis/{group}/{version['name']}/{names['plural']}"
-            self.until(lambda path=served: self.get(path) is not None, f"{served} is served")
+            # With a limit: a server answers 429 to others until what it remembers of a new kind is filled.
+            self.until(lambda path=served: self.get(path, limit="1") is not None, f"{served} is served")
             thing = {"apiVersion": f"{group}/{version['name']}", "kind": names["kind"]}
             self.until(lambda thing=thing: self.api.resource(thing), f"{served} is discovered")
 
@@ -223,12 +224,19 @@ class Cluster:
 
     # ---- jobs
 
+    def phantom_node(self) -> str:
+        """Its name. It is only an object: no kubelet ever looks at it."""
+        name = f"{PHANTOM}{uuid.uuid4().hex[:8]}"
+        self.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+        return name
+
     def armed_job(self, namespace: str, name: str, *, pods: int = 1) -> Json:
         """A batch Job whose pods are armed and have a node, and never start.
 
-        The Job controller makes them, or we do where none runs; no scheduler is needed.
+        The Job controller makes them, or we do where none runs; no scheduler is needed. Where no node is, one is made:
+        pods of a node that there is not are collected.
         """
-        node = next((each["metadata"]["name"] for each in self.items("/api/v1/nodes")), "sameshot-no-such-node")
+        node = next((each["metadata"]["name"] for each in self.api.nodes()), None) or self.phantom_node()
         job = arm_object(_job(namespace, name, pods, node)).thing
         made = self.create(job)
         if self.emulated is not None:
@@ -256,6 +264,7 @@ def _job(namespace: str, name: str, pods: int, node: str) -> Json:
                     "restartPolicy": "Never",
                     "terminationGracePeriodSeconds": 0,
                     "nodeName": node,
+                    "tolerations": [{"operator": "Exists"}],
                     "containers": [
                         {
                             "name": "main",

@@ -165,12 +165,11 @@ class Training:
 @contextlib.contextmanager
 def training(cluster: Cluster, namespace: str, name: str, *, ranks: int = 2) -> Iterator[Training]:
     """No kubelet ever looks at that node. The agent is scripted, behind TLS; everything before it is real."""
-    node, port = f"sameshot-test-{uuid.uuid4().hex[:8]}", free_port()
-    (folder := cluster.folder / node).mkdir()
-    authority = Authority()
-    authority.issue(folder, names.AGENT_HOST)
     with cluster.scope() as inner, Background() as background:
-        inner.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+        node, port = inner.phantom_node(), free_port()
+        (folder := cluster.folder / node).mkdir()
+        authority = Authority()
+        authority.issue(folder, names.AGENT_HOST)
         agent_pod = inner.create(pod_on(node, names.AGENTS_NAMESPACE, f"agent-of-{node}", {_LABEL: "sameshot-agent"}))
         runs(inner, agent_pod)
         pod = arm_object(pod_on(node, namespace, name, {"team": "nlp"})).thing
