@@ -64,7 +64,7 @@ def kustomized(folder: Path) -> list[Json]:
 
 
 _BY_NAME = ("containers", "env", "volumes")  # lists whose items are merged by name, in Kubernetes' own types
-_WHOLE = ("args",)  # lists that are replaced
+_WHOLE = ("args", "tolerations")  # lists that are replaced
 
 
 def _merge(target: Json, patch: Json) -> None:
