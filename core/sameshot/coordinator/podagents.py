@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from sameshot.coordinator.directory import AgentAt
 from sameshot.coordinator.podwords import PodsSeen
 from sameshot.hostport import joined
+from sameshot.kube import names
 from sameshot.kube.agentpods import AgentPod, AgentPods
 from sameshot.kube.podlist import PodList
 from sameshot.kube.pods import Pod
@@ -27,7 +28,7 @@ class PodAgents:
 
     def agents(self) -> Sequence[AgentAt]:
         """One per node that has a pod of this job which may run; one without an agent is named all the same."""
-        nodes = sorted({pod.node for pod in self._mine() if pod.node and pod.phase not in ("Succeeded", "Failed")})
+        nodes = sorted({pod.node for pod in self._mine() if pod.node and pod.phase not in names.POD_OVER})
         serving = self._agents.by_node()
         return [self._at(node, serving.get(node)) for node in nodes]
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from sameshot.kube import names
 from sameshot.kube.pods import Pod
 
 
@@ -43,15 +44,11 @@ class PodsSeen(msgspec.Struct, frozen=True):
     @property
     def all_ended(self) -> bool:
         """There are pods, and none of them will run again."""
-        return (
-            bool(self.pods)
-            and not self.unknown
-            and all(pod.phase in ("Succeeded", "Failed") for pod in self.pods.values())
-        )
+        return bool(self.pods) and not self.unknown and all(pod.phase in names.POD_OVER for pod in self.pods.values())
 
     def runs(self, uid: str | None) -> bool:
         """Whether a process may still be in that pod; one that names no pod is not told about here."""
-        return uid is None or (uid in self.pods and self.pods[uid].phase not in ("Succeeded", "Failed"))
+        return uid is None or (uid in self.pods and self.pods[uid].phase not in names.POD_OVER)
 
     def about(self, uid: str | None, name: str | None) -> str:
         """What became of a pod that a worker was seen in; empty: nothing that is seen from here."""

@@ -51,6 +51,9 @@ ARMED_SELECTOR = f"{labels.ARM_LABEL}={labels.ENABLED}"
 AGENT_SELECTOR = "app.kubernetes.io/name=sameshot-agent"
 OPERATOR_SELECTOR = "app.kubernetes.io/name=sameshot-operator"
 
+POD_OVER = ("Succeeded", "Failed")
+"""Phases of a pod that will not run again."""
+
 AGENT_AUDIENCE = "sameshot-agent"
 AGENT_HOST = f"sameshot-agent.{AGENTS_NAMESPACE}.svc"
 """What every agent's certificate is for: they are all the same part, whatever their addresses."""

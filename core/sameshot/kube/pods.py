@@ -16,6 +16,7 @@ from sameshot.arm.kinds import JOBSET_ATTEMPT
 from sameshot.arm.quantity import quantity
 from sameshot.arm.record import record_of
 from sameshot.arm.values import NotArmable
+from sameshot.kube import names
 
 EPHEMERAL = "ephemeral-storage"
 MAX_LOCAL_WORLD = 4096
@@ -187,7 +188,7 @@ def pod_of(found: PodObject) -> Pod | None:
         node=spec.node_name,
         owner=controller_of(meta),
         attempt=_attempt(meta.labels or {}),
-        ended=meta.deletion_timestamp is not None or found.status.phase in ("Succeeded", "Failed"),
+        ended=meta.deletion_timestamp is not None or found.status.phase in names.POD_OVER,
         container=container,
         local_world_size=size,
         started_at_s=_seconds(running.started_at) if running is not None and running.started_at else None,
@@ -211,7 +212,7 @@ def unarmed_of(found: PodObject) -> Pod:
         node=found.spec.node_name,
         owner=controller_of(meta),
         attempt=_attempt(meta.labels or {}),
-        ended=meta.deletion_timestamp is not None or found.status.phase in ("Succeeded", "Failed"),
+        ended=meta.deletion_timestamp is not None or found.status.phase in names.POD_OVER,
         phase=found.status.phase,
         deleting=meta.deletion_timestamp is not None,
         why=said[:MAX_WHY] or why_of(found.status),

@@ -41,7 +41,7 @@ def facts_of(pod: Json) -> PodFacts:
         port=_port(pod),
         runs="running" in inside(own, "state"),
         ready=_condition(status, "Ready").get("status") == "True",
-        ended=phase in ("Succeeded", "Failed"),
+        ended=phase in names.POD_OVER,
         deleting=deleted is not None,
         grace_s=_seconds(metadata.get("deletionGracePeriodSeconds")),
         node=node,

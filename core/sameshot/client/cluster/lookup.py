@@ -15,7 +15,6 @@ from sameshot.kube.api import TROUBLES, ApiError
 from sameshot.kube.coordinators import CaptureCoordinator, path_of
 
 ANONYMOUS = "system:anonymous"  # who brings no credential, also because the login program failed
-_ENDED = ("Succeeded", "Failed")
 
 
 def coordinators(access: Access, wanted: KubeAddress) -> list[CaptureCoordinator]:
@@ -93,7 +92,7 @@ class _Pod(msgspec.Struct):
 
 
 def _is_of(pod: _Pod, job: str) -> bool:
-    if pod.status.phase in _ENDED:
+    if pod.status.phase in names.POD_OVER:
         return False
     meta = pod.metadata
     called: Iterable[str] = (meta.name, *(each.name for each in meta.owner_references or ()))

@@ -124,7 +124,7 @@ class _Look:
                 age_s=self._age(meta.creation_timestamp),
                 node=found.spec.node_name or "",
                 phase=found.status.phase,
-                ended=meta.deletion_timestamp is not None or found.status.phase in ("Succeeded", "Failed"),
+                ended=meta.deletion_timestamp is not None or found.status.phase in names.POD_OVER,
                 armed=pod is not None,
                 not_armed=(meta.annotations or {}).get(labels.NOT_ARMED, ""),
                 job=job,

@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 
 from sameshot.errors import Denied, SameshotError, TryAgain, UsageError, of_exit_code
+from sameshot.kube import names
+from sameshot.kube.pods import Condition
 from sameshot.steps.image import IMAGE_ENV
 from sameshot.steps.on_cluster.build import CONTAINER, TRIES
 
@@ -29,13 +31,6 @@ class Finished(msgspec.Struct, frozen=True, kw_only=True):
     result: dict[str, Any] = {}
 
 
-class _Condition(msgspec.Struct):
-    type: str = ""
-    status: str = ""
-    reason: str = ""
-    message: str = ""
-
-
 class _Meta(msgspec.Struct, rename="camel"):
     name: str = ""
     uid: str = ""
@@ -44,7 +39,7 @@ class _Meta(msgspec.Struct, rename="camel"):
 
 
 class _JobStatus(msgspec.Struct):
-    conditions: list[_Condition] | None = None
+    conditions: list[Condition] | None = None
     failed: int = 0
 
 
@@ -54,7 +49,7 @@ class JobSeen(msgspec.Struct):
     metadata: _Meta
     status: _JobStatus = msgspec.field(default_factory=_JobStatus)
 
-    def condition(self, *kinds: str) -> _Condition | None:
+    def condition(self, *kinds: str) -> Condition | None:
         found = self.status.conditions or ()
         return next((each for each in found if each.type in kinds and each.status == "True"), None)
 
@@ -84,7 +79,7 @@ class _PodStatus(msgspec.Struct, rename="camel"):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    conditions: list[_Condition] | None = None
+    conditions: list[Condition] | None = None
     container_statuses: list[_ContainerStatus] | None = None
 
 
@@ -158,7 +153,7 @@ def standing(namespace: str, job: JobSeen, pods: Sequence[PodSeen], events: Sequ
     pod, state = newest.metadata.name, newest.state
     if newest.status.phase == "Running":
         return Standing(f"pod {pod} runs{tried}", pod)
-    if newest.status.phase in ("Succeeded", "Failed"):
+    if newest.status.phase in names.POD_OVER:
         return Standing(f"pod {pod} has ended{tried}: {_why(newest)}", pod)
     if state.waiting is not None and (known := _HINDRANCES.get(state.waiting.reason)) is not None:
         kind, patience_s, mend = known
@@ -183,7 +178,7 @@ def refusal(message: str) -> Hindrance:
     return Hindrance(kind, f"its pod can't be made: {_short(message)}; {mend}", patience_s)
 
 
-def _finished(namespace: str, job: JobSeen, ended: _Condition, pod: PodSeen | None) -> Finished:
+def _finished(namespace: str, job: JobSeen, ended: Condition, pod: PodSeen | None) -> Finished:
     terminated = None if pod is None else pod.state.terminated
     result = _result(terminated.message if terminated is not None else "")
     told = str(result.get("message") or "")
